@@ -725,6 +725,222 @@ fn the_real_command_runs_looks_and_executes() {
     world.assert_clean();
 }
 
+/// A job of the driver exec whose group has the volume `data`, with these members, at `/data`.
+fn with_volume(id: &str, script: &str, more: Value) -> Value {
+    let mut volume = json!({ "Name": "v", "Type": "host", "Source": "data" });
+    let Value::Object(more) = more else { panic!() };
+    volume.as_object_mut().unwrap().extend(more);
+    let mut job = job(id, "service", script, json!({ "Volumes": { "v": volume } }));
+    let task = &mut job["TaskGroups"][0]["Tasks"][0];
+    (task["Driver"], task["User"]) = ("exec".into(), "root".into());
+    task["VolumeMounts"] = json!([{ "Volume": "v", "Destination": "/data" }]);
+    job
+}
+
+/// A plugin that kills the agent when it creates its first volume, before it answers.
+const KILLER: &str = r#"#!/bin/sh
+top="$DHV_PLUGIN_DIR/.."
+case "$1" in
+fingerprint) echo '{"version": "0.1.0"}' ;;
+create)
+  mkdir -p "$DHV_VOLUMES_DIR/$DHV_VOLUME_ID"
+  echo "$DHV_VOLUME_ID" >>"$top/creates"
+  if [ ! -e "$top/killed" ]; then
+    : >"$top/killed"
+    kill -9 $PPID
+  fi
+  echo "{\"path\": \"$DHV_VOLUMES_DIR/$DHV_VOLUME_ID\", \"bytes\": 4096}" ;;
+delete) rm -rf "$DHV_CREATED_PATH" ;;
+esac
+"#;
+
+#[test]
+fn f1_a_volume_outlives_kills_and_updates_and_is_deleted_when_nobody_uses_it() {
+    need_root!();
+    let world = World::new();
+    let plugins = world.data_dir().join("host_volume_plugins");
+    std::fs::create_dir_all(&plugins).unwrap();
+    std::fs::write(plugins.join("killer"), KILLER).unwrap();
+    std::fs::set_permissions(plugins.join("killer"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let agent = Agent::start(&world);
+    let node = agent.get("/v1/nodes")[0]["ID"].as_str().unwrap().to_owned();
+    let attributes = agent.get(&format!("/v1/node/{node}"))["Attributes"].clone();
+    assert_eq!(attributes["plugins.host_volume.killer.version"], "0.1.0", "{}", agent.log());
+    assert_eq!(attributes["plugins.host_volume.mkdir.version"], "0.0.1");
+    let body = json!({ "Volume": { "Name": "data", "PluginID": "killer" } }).to_string();
+    let mut stream = UnixStream::connect(socket(&world)).unwrap();
+    let length = body.len();
+    let head = format!("PUT /v1/volume/host/create HTTP/1.1\r\nHost: agent\r\nContent-Length: {length}\r\n\r\n{body}");
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    let _broken = stream.read_to_end(&mut answer);
+    assert!(answer.is_empty(), "it was killed: {}", String::from_utf8_lossy(&answer));
+    assert!(!agent.end(Signal::KILL).success());
+
+    let agent = Agent::start(&world);
+    let volumes = agent.get("/v1/volumes?type=host");
+    assert_eq!((&volumes[0]["State"], volumes.as_array().unwrap().len()), (&json!("ready"), 1), "{}", agent.log());
+    let id = volumes[0]["ID"].as_str().unwrap().to_owned();
+    let path = format!("/v1/volume/host/{id}");
+    let created = std::fs::read_to_string(world.data_dir().join("creates")).unwrap();
+    assert_eq!(created, format!("{id}\n{id}\n"), "it was asked again for the same one");
+    let shown = agent.get(&path);
+    let dir = PathBuf::from(shown["HostPath"].as_str().unwrap());
+    assert_eq!((dir.is_dir(), &shown["CapacityBytes"]), (true, &json!(4096)));
+
+    let script = |number: u32| format!("cat /data/kept; echo {number} >>/data/kept; {WAITS}");
+    let sticky = json!({ "Sticky": true });
+    agent.register(&with_volume("web", &script(1), sticky.clone()));
+    let first = agent.alloc("web", "running", "");
+    agent.until("it has written", || said(&agent, &first, "t").ends_with("up\n").then_some(()));
+    let (status, why) = agent.ask("DELETE", &path, "");
+    assert!(status == 500 && why.contains("in use by allocations") && why.contains("web.g[0]"), "{status} {why}");
+    agent.register(&with_volume("web", &script(2), sticky));
+    let second = agent.alloc("web", "running", first["ID"].as_str().unwrap());
+    agent.until("it reads", || (said(&agent, &second, "t") == "1\nup\n").then_some(()));
+    let claims = agent.get("/v1/volumes/claims");
+    assert_eq!((&claims[0]["AllocID"], claims.as_array().unwrap().len()), (&second["ID"], 1));
+    let _killed = agent.end(Signal::KILL);
+
+    let agent = Agent::start(&world);
+    assert_eq!(agent.alloc("web", "running", "")["ID"], second["ID"]);
+    assert_eq!(agent.get(&path)["Allocations"][0]["ID"], second["ID"]);
+    // Its tasks find it again, too.
+    let alloc = second["ID"].as_str().unwrap();
+    agent.json("PUT", &format!("/v1/client/allocation/{alloc}/restart"), &json!({ "AllTasks": true }));
+    agent.until("it reads again", || (said(&agent, &second, "t") == "1\nup\n1\n2\nup\n").then_some(()));
+    agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
+    agent.until("nobody uses it", || (agent.get(&path)["Allocations"] == json!([])).then_some(()));
+    assert_eq!(std::fs::read_to_string(dir.join("kept")).unwrap(), "1\n2\n2\n");
+    agent.json("DELETE", &path, &Value::Null);
+    assert!(!dir.exists() && agent.ask("GET", &path, "").0 == 404);
+    agent.wind_up();
+}
+
+#[test]
+fn f1_a_volume_is_read_only_where_its_group_says_so_and_waits_for_its_one_writer() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let modes = ["single-node-single-writer", "single-node-reader-only"];
+    let capabilities = modes.map(|mode| json!({ "AccessMode": mode, "AttachmentMode": "file-system" }));
+    let volume = json!({ "Volume": { "Name": "data", "RequestedCapabilities": capabilities } });
+    let made = agent.json("PUT", "/v1/volume/host/create", &volume);
+    let id = made["Volume"]["ID"].as_str().unwrap().to_owned();
+    let one = json!({ "AccessMode": "single-node-single-writer" });
+    agent.register(&with_volume("writer", &format!("echo w >/data/kept; {WAITS}"), one.clone()));
+    let writer = agent.alloc("writer", "running", "");
+    agent.until("it has written", || said(&agent, &writer, "t").contains("up").then_some(()));
+    let reads = format!("cat /data/kept; echo r >>/data/kept || echo refused; {WAITS}");
+    agent.register(&with_volume("reader", &reads, json!({ "ReadOnly": true })));
+    let reader = agent.alloc("reader", "running", "");
+    agent.until("it reads", || said(&agent, &reader, "t").contains("w\nrefused\nup").then_some(()));
+    let next = agent.register(&with_volume("next", WAITS, one));
+    let eval = next["EvalID"].as_str().unwrap();
+    agent.until("it waits", || {
+        let failed = agent.get(&format!("/v1/evaluation/{eval}"))["FailedTGAllocs"]["g"].clone();
+        (failed["ConstraintFiltered"]["missing compatible host volumes"] == 1).then_some(())
+    });
+    agent.json("DELETE", "/v1/job/writer?purge=true", &Value::Null);
+    agent.alloc("next", "running", "");
+    for id in ["reader", "next"] {
+        agent.json("DELETE", &format!("/v1/job/{id}?purge=true"), &Value::Null);
+    }
+    let path = format!("/v1/volume/host/{id}");
+    agent.until("it is deleted", || (agent.ask("DELETE", &path, "").0 == 200).then_some(()));
+    agent.wind_up();
+}
+
+#[test]
+fn f1_the_real_command_makes_shows_and_removes_volumes() {
+    need_root!();
+    let Some(nomad) = nomad() else {
+        println!(
+            "SKIP: f1_the_real_command_makes_shows_and_removes_volumes: nomad is not installed; scripts/nomad builds it"
+        );
+        return;
+    };
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let run = |args: &[&str]| {
+        let (fine, text) = nomad_says(&nomad, &world, args);
+        assert!(fine, "nomad {args:?}: {text}\n{}", agent.log());
+        text
+    };
+    let refused = |args: &[&str], expected: &str| {
+        let (fine, text) = nomad_says(&nomad, &world, args);
+        assert!(!fine && text.contains(expected), "nomad {args:?}: {text}");
+    };
+    let example = world.path("example.hcl");
+    let init = ["volume", "init", "-type", "host", example.to_str().unwrap()];
+    assert!(run(&init).contains("Example volume specification"));
+    refused(&init, "already exists");
+    // Its id is nobody's.
+    refused(&["volume", "create", example.to_str().unwrap()], "volume does not exist");
+
+    let file = world.file(
+        "data.hcl",
+        "type = \"host\"\nname = \"data\"\nplugin_id = \"mkdir\"\ncapacity_max = \"1GiB\"\n\
+         capability {\n  access_mode = \"single-node-writer\"\n  attachment_mode = \"file-system\"\n}\n\
+         constraint {\n  attribute = \"${attr.kernel.name}\"\n  value = \"linux\"\n}\n\
+         parameters {\n  mode = \"0750\"\n}\n",
+    );
+    let file = file.to_str().unwrap();
+    assert!(run(&["volume", "create", file]).contains("Created host volume data with ID "));
+    refused(&["volume", "create", file], "it has a volume of this name already");
+    let shown = agent.get("/v1/volumes?type=host")[0].clone();
+    let (id, node) = (shown["ID"].as_str().unwrap(), shown["NodeID"].as_str().unwrap());
+    assert!(run(&["volume", "create", "-id", &id[..8], file]).contains(id), "it is the same one");
+    let listed = run(&["volume", "status", "-type", "host"]);
+    assert!(listed.contains(&id[..8]) && listed.contains("mkdir") && listed.contains("ready"), "{listed}");
+    let one = run(&["volume", "status", "-type", "host", "data"]);
+    assert!(one.contains(id) && one.contains("single-node-writer") && one.contains("Host Path"), "{one}");
+    assert!(run(&["volume", "status", &id[..8]]).contains(id), "found without its type");
+    assert!(run(&["volume", "status"]).contains("No CSI volumes"));
+    refused(&["volume", "status", "-type", "host", "none"], "no volumes with prefix or ID \"none\" found");
+    assert!(run(&["node", "status", "-verbose", &node[..8]]).contains(id), "the node has it");
+
+    let srv = world.path("srv");
+    let registered = world.file(
+        "srv.hcl",
+        &format!("type = \"host\"\nname = \"srv\"\nnode_id = \"{node}\"\nhost_path = \"{}\"\n", srv.display()),
+    );
+    let registered = registered.to_str().unwrap();
+    refused(&["volume", "register", registered], "cannot use the directory");
+    std::fs::create_dir(&srv).unwrap();
+    assert!(run(&["volume", "register", registered]).contains("Registered host volume srv with ID "));
+
+    let job = world.file(
+        "job.hcl",
+        "job \"web\" {\n  group \"g\" {\n    volume \"v\" {\n      type = \"host\"\n      source = \"data\"\n      sticky = \
+         true\n    }\n    update {\n      min_healthy_time = \"0s\"\n    }\n    task \"t\" {\n      driver = \"exec\"\n      user = \
+         \"root\"\n      volume_mount {\n        volume = \"v\"\n        destination = \"/data\"\n      }\n      config {\n        \
+         command = \"/bin/sh\"\n        args = [\"-c\", \"echo hello >/data/kept; exec sleep 1000\"]\n      }\n      resources {\n        \
+         cpu = 20\n        memory = 32\n      }\n    }\n  }\n}\n",
+    );
+    let told = run(&["job", "run", job.to_str().unwrap()]);
+    assert!(told.contains("successful"), "{told}");
+    let alloc = agent.alloc("web", "running", "")["ID"].as_str().unwrap().to_owned();
+    assert!(run(&["volume", "status", "-type", "host", id]).contains(&alloc[..8]));
+    let delete = ["volume", "delete", "-type", "host", id];
+    refused(&delete, "in use by allocations");
+    let claims = run(&["volume", "claim", "list"]);
+    assert!(claims.contains("web") && claims.contains("data"), "{claims}");
+    let claim = agent.get("/v1/volumes/claims")[0]["ID"].as_str().unwrap().to_owned();
+    run(&["volume", "claim", "delete", "-y", &claim]);
+    refused(&["volume", "claim", "delete", "-y", &claim], "not found");
+    run(&["job", "stop", "-purge", "web"]);
+    agent.until("nobody uses it", || {
+        (agent.get(&format!("/v1/volume/host/{id}"))["Allocations"] == json!([])).then_some(())
+    });
+    assert!(run(&delete).contains("Successfully deleted volume"));
+    refused(&delete, "no such volume");
+    run(&["volume", "delete", "-type", "host", "srv"]);
+    assert!(srv.is_dir(), "nobody deletes what was only registered");
+    assert!(run(&["volume", "status", "-type", "host"]).contains("No dynamic host volumes"));
+    agent.wind_up();
+}
+
 /// A connection that is being made.
 fn connecting(port: u16) -> std::net::TcpStream {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};

@@ -19,6 +19,7 @@ use super::model::{
 use super::schedule::{self, PortHistory};
 use super::state::{State, StateError, View};
 use crate::spec::JobType;
+use crate::spec::collections::BTreeSet;
 use crate::sys::lock::lock;
 
 /// Longest chain of allocations that wait for their predecessors.
@@ -40,6 +41,8 @@ pub(super) struct Core {
     pub(super) periodic: Notify,
     /// Notified when an allocation may have ended or registered services.
     pub(super) services: Notify,
+    /// Names of the volumes that a plugin works at.
+    pub(super) volumes: Mutex<BTreeSet<String>>,
     /// Allocations that wait for the end of the allocation that they replace: by their ids, with the id of the other one.
     waiting: Mutex<HashMap<String, (String, Wanted)>>,
 }
@@ -97,6 +100,7 @@ impl Core {
             drain: Notify::new(),
             periodic: Notify::new(),
             services: Notify::new(),
+            volumes: Mutex::default(),
             waiting: Mutex::default(),
         })
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::model::{Allocation, ClientStatus, Nanos, NetworkStatus, Node, ServiceRegistration, TaskState};
-use crate::alloc::control;
+use crate::alloc::{VolumePlugins, control};
 use crate::driver::KeptOutput;
 use crate::executor::{ExecRequests, ExecResponses};
 use crate::logs::ship::Stream;
@@ -159,6 +159,9 @@ pub trait Engine: Send + Sync {
 
     /// The current state of the machine. The operator's settings (drain, eligibility), events and indexes are empty.
     async fn node(&self) -> Node;
+
+    /// The plugins for dynamic host volumes.
+    fn volume_plugins(&self) -> Arc<VolumePlugins>;
 
     /// Its directory, if it exists.
     fn alloc_dir(&self, id: &str) -> Option<PathBuf>;

@@ -11,6 +11,7 @@ use super::model::{
     ClientStatus, DriverInfo, Eligibility, Nanos, Node, NodeResources, NodeStatus, ServiceRegistration, Stamp,
     TaskState, TaskStateName,
 };
+use crate::alloc::{HostVolumes, VolumePlugins};
 use crate::executor::{ExecRequests, ExecResponses};
 use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{Job, Signal, TaskStats};
@@ -21,6 +22,9 @@ pub(crate) struct FakeEngine {
     reports: mpsc::Sender<Report>,
     services: watch::Sender<u64>,
     seen: Mutex<Seen>,
+    volumes: Arc<VolumePlugins>,
+    /// Where the volumes are.
+    pub(crate) dir: tempfile::TempDir,
 }
 
 #[derive(Default)]
@@ -39,7 +43,10 @@ struct Seen {
 impl FakeEngine {
     pub(crate) fn new() -> (Arc<FakeEngine>, mpsc::Receiver<Report>) {
         let (reports, receiver) = mpsc::channel(REPORTS);
-        (Arc::new(FakeEngine { reports, services: watch::Sender::default(), seen: Mutex::default() }), receiver)
+        let dir = tempfile::tempdir().unwrap();
+        let volumes = VolumePlugins::new(&dir.path().canonicalize().unwrap(), None, None, HostVolumes::default());
+        let (services, seen) = (watch::Sender::default(), Mutex::default());
+        (Arc::new(FakeEngine { reports, services, seen, volumes, dir }), receiver)
     }
 
     /// The orders by now, in the words `start web[0]`.
@@ -139,6 +146,7 @@ pub(crate) fn node() -> Node {
         },
         drivers: BTreeMap::from([("raw_exec".to_owned(), driver)]),
         host_volumes: BTreeMap::new(),
+        dynamic_volumes: BTreeMap::new(),
         configured_networks: Vec::new(),
         host_networks: BTreeMap::from([("default".to_owned(), "127.0.0.1".to_owned())]),
         networks: Vec::new(),
@@ -231,6 +239,10 @@ impl Engine for FakeEngine {
 
     async fn node(&self) -> Node {
         node()
+    }
+
+    fn volume_plugins(&self) -> Arc<VolumePlugins> {
+        Arc::clone(&self.volumes)
     }
 
     fn alloc_dir(&self, _id: &str) -> Option<PathBuf> {

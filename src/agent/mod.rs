@@ -33,6 +33,7 @@ pub mod state;
 mod tests;
 mod variables;
 mod versions;
+mod volumes;
 mod worker;
 
 use std::sync::Arc;
@@ -80,6 +81,7 @@ impl Agent {
         reports: mpsc::Receiver<Report>,
     ) -> Result<(Agent, Working), StateError> {
         let core = Core::new(state.clone(), Arc::clone(&engine));
+        volumes::restore(&core).await?;
         node::look(&core).await?;
         let mut working = JoinSet::new();
         // Reports are received while the engine recovers allocations.

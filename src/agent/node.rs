@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::core::{Core, now};
-use super::model::{DriverInfo, Eligibility, Evaluation, Node, NodeEvent, NodeStatus, Stamp, Trigger};
+use super::model::{DriverInfo, DynamicVolume, Eligibility, Evaluation, Node, NodeEvent, NodeStatus, Stamp, Trigger};
 use super::schedule;
 use super::state::{Change, StateError};
+use super::volumes::lay;
 use crate::spec::JobType;
 use crate::spec::collections::BTreeMap;
 
@@ -42,8 +43,10 @@ pub(super) async fn run(core: Arc<Core>) {
 /// Looks once. What blocked evaluations wait for may be a port that no allocation has, so that they are tried in any case.
 pub(super) async fn look(core: &Arc<Core>) -> Result<(), StateError> {
     let seen = core.engine.node().await;
-    let known = core.state.read()?.node()?;
-    if known.as_ref().is_none_or(|known| merged(known, &seen).is_some()) {
+    let view = core.state.read()?;
+    let (known, volumes) = (view.node()?, view.volumes().all()?);
+    drop(view);
+    if known.as_ref().is_none_or(|known| merged(known, &seen, &volumes).is_some()) {
         let shared = Arc::clone(core);
         let (index, evals) = core.state.change(move |change| keep(&shared, change, seen)).await?;
         for eval in &evals {
@@ -56,6 +59,7 @@ pub(super) async fn look(core: &Arc<Core>) -> Result<(), StateError> {
 }
 
 fn keep(core: &Core, change: &mut Change<'_>, seen: Node) -> Result<Vec<Evaluation>, StateError> {
+    let volumes = change.volumes().all()?;
     let Some(known) = change.node()? else {
         let mut node = Node {
             status: NodeStatus::Ready,
@@ -65,11 +69,12 @@ fn keep(core: &Core, change: &mut Change<'_>, seen: Node) -> Result<Vec<Evaluati
             ..seen
         };
         node.drivers.values_mut().for_each(|driver| driver.update_time = Stamp(Some(now())));
+        lay(&mut node, &volumes);
         event(&mut node, "Cluster", "Node registered", BTreeMap::new());
         change.put_node(node)?;
         return Ok(Vec::new());
     };
-    let Some(node) = merged(&known, &seen) else { return Ok(Vec::new()) };
+    let Some(node) = merged(&known, &seen, &volumes) else { return Ok(Vec::new()) };
     change.put_node(node)?;
     // Jobs that run wherever they may, may run here now.
     let mut wanted = Vec::new();
@@ -87,7 +92,7 @@ fn keep(core: &Core, change: &mut Change<'_>, seen: Node) -> Result<Vec<Evaluati
 }
 
 /// The node with what was seen; `None` where nothing has changed.
-fn merged(known: &Node, seen: &Node) -> Option<Node> {
+fn merged(known: &Node, seen: &Node, volumes: &[DynamicVolume]) -> Option<Node> {
     let mut node = Node {
         drivers: BTreeMap::new(),
         dynamic_meta: known.dynamic_meta.clone(),
@@ -102,6 +107,7 @@ fn merged(known: &Node, seen: &Node) -> Option<Node> {
         ..seen.clone()
     };
     node.lay_meta();
+    lay(&mut node, volumes);
     for (name, driver) in &seen.drivers {
         let old = known.drivers.get(name);
         let is_same = |old: &&DriverInfo| DriverInfo { update_time: old.update_time, ..driver.clone() } == **old;

@@ -10,8 +10,8 @@ use super::commands::{CommandError, Deregister, Dispatch, Drain, Register, Regis
 use super::engine::Engine;
 use super::fake::FakeEngine;
 use super::model::{
-    Allocation, ClientStatus, DeploymentStatus, DesiredStatus, DrainSpec, Eligibility, EvalStatus, JobKey, JobStatus,
-    Nanos, ServiceRegistration, Trigger,
+    Allocation, ClientStatus, DeploymentStatus, DesiredStatus, DrainSpec, DynamicVolume, Eligibility, EvalStatus,
+    JobKey, JobStatus, Nanos, ServiceRegistration, Trigger, VolumeState,
 };
 use super::state::{State, View};
 use super::{Agent, Working};
@@ -617,4 +617,75 @@ async fn services_follow_what_is_registered() {
     world.engine.register(Vec::new(), &[]);
     world.engine.end(&alloc.id, false).await;
     world.until("what has ended offers nothing", |view| tags(view, &[])).await;
+}
+
+/// The agent was killed after the plugin had been asked, and before its answer was stored.
+#[tokio::test]
+async fn f1_what_a_killed_agent_had_asked_of_a_plugin_is_done() {
+    let world = World::new().await;
+    let volume = |id: &str, name: &str| DynamicVolume {
+        namespace: "default".to_owned(),
+        id: id.to_owned(),
+        name: name.to_owned(),
+        plugin_id: "mkdir".to_owned(),
+        ..DynamicVolume::default()
+    };
+    let (created, deleted, lost) = (
+        volume("11111111-0000-4000-8000-000000000001", "created"),
+        DynamicVolume { deleting: true, ..volume("11111111-0000-4000-8000-000000000002", "deleted") },
+        DynamicVolume {
+            plugin_id: "gone".to_owned(),
+            state: VolumeState::Ready,
+            ..volume("11111111-0000-4000-8000-000000000003", "lost")
+        },
+    );
+    let all = [created.clone(), deleted.clone(), lost.clone()];
+    let put = move |change: &mut super::state::Change<'_>| {
+        all.into_iter().try_for_each(|volume| change.put_volume(volume).map(drop))
+    };
+    world.agent.state.change(put).await.unwrap();
+    let root = world.engine.dir.path().join("host_volumes");
+    for id in [&created.id, &deleted.id] {
+        std::fs::create_dir_all(root.join(id)).unwrap();
+        std::fs::write(root.join(id).join("kept"), "kept").unwrap();
+    }
+    let World { dir, engine, agent, working } = world;
+    working.end().await;
+    drop(agent);
+    let (reports, state) = (tokio::sync::mpsc::channel(1).1, State::open(&dir.path().join("server")).unwrap());
+    let (agent, _working) = Agent::start(state, Arc::clone(&engine) as Arc<dyn Engine>, reports).await.unwrap();
+    let view = agent.state.read().unwrap();
+    let found = view.volume(&created.id).unwrap().unwrap();
+    let path = engine.dir.path().canonicalize().unwrap().join("host_volumes").join(&created.id);
+    assert_eq!((found.state, &*found.host_path), (VolumeState::Ready, path.to_str().unwrap()));
+    assert_eq!(std::fs::read_to_string(path.join("kept")).unwrap(), "kept");
+    assert_eq!(view.volume(&deleted.id).unwrap(), None);
+    assert!(!root.join(&deleted.id).exists());
+    assert_eq!(view.volume(&lost.id).unwrap().unwrap().state, VolumeState::Unavailable);
+    let node = view.node().unwrap().unwrap();
+    assert_eq!(node.dynamic_volumes.into_keys().collect::<Vec<_>>(), ["created"]);
+}
+
+/// A job that waits for a volume runs as soon as there is one.
+#[tokio::test]
+async fn f1_a_job_waits_for_its_volume() {
+    let world = World::new().await;
+    let volumes = json!({ "Volumes": { "v": { "Name": "v", "Type": "host", "Source": "data" } } });
+    let registered = world.register(job("service", 1, "/bin/one", volumes)).await;
+    world
+        .until("it waits", |view| {
+            let eval = view.eval(&registered.eval_id).unwrap()?;
+            let reasons = &eval.failed.get("g")?.reasons;
+            (*reasons == ["the host volume data is not configured on this node"]).then_some(())
+        })
+        .await;
+    let volume = DynamicVolume { namespace: "default".to_owned(), name: "data".to_owned(), ..DynamicVolume::default() };
+    let (_, volume) = world.agent.commands.create_volume(volume).await.unwrap();
+    assert_eq!(volume.plugin_id, "mkdir");
+    world.running("web", 0, 1).await;
+    let error = world.agent.commands.delete_volume("default", &volume.id, false).await.unwrap_err();
+    assert!(error.to_string().contains("in use by allocations"), "{error}");
+    world.agent.commands.deregister(&key("web"), Deregister::default()).await.unwrap();
+    world.until("nobody uses it", |view| view.users_of_volume(&volume).unwrap().is_empty().then_some(())).await;
+    world.agent.commands.delete_volume("default", &volume.id, false).await.unwrap();
 }

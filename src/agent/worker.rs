@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::core::{Core, key, new_id, now};
 use super::jobs::Jobs;
-use super::model::{Allocation, EvalStatus, Evaluation, JobKey, JobVersion, Nanos};
+use super::model::{Allocation, DynamicVolume, EvalStatus, Evaluation, JobKey, JobVersion, Nanos};
 use super::schedule::{self, Input, Plan};
 use super::state::{Change, StateError, View};
 use crate::jobspec::{GroupChange, group_change};
@@ -115,6 +115,12 @@ pub(super) fn plan(
             _ => GroupChange::Destructive,
         })
     };
+    let volumes = view.volumes().all()?;
+    let writers = |volume: &DynamicVolume| match view.users_of_volume(volume) {
+        Ok(users) => users.into_iter().filter(|(_, how)| how.writes).map(|(alloc, _)| (alloc.id, alloc.name)).collect(),
+        // Somebody may.
+        Err(error) => vec![(String::new(), crate::alloc::chain(&error))],
+    };
     Ok(schedule::reconcile(&Input {
         eval,
         job,
@@ -125,6 +131,8 @@ pub(super) fn plan(
         deployment: deployments.last(),
         blocked: &blocked,
         node: &node,
+        volumes: &volumes,
+        writers: &writers,
         holder: &|port| core.engine.port_holder(port),
         last_used: &|port| lock(&core.ports).last(port),
         now: now(),
@@ -156,6 +164,7 @@ fn keep(change: &mut Change<'_>, key: &JobKey, job: Option<&JobVersion>, plan: P
     for alloc in allocs {
         let id = alloc.id.clone();
         change.put_alloc(alloc)?;
+        change.claim_volumes(&id)?;
         // As it is kept.
         decided.allocs.extend(change.alloc(&id)?);
     }

@@ -61,6 +61,7 @@ mod template;
 mod text;
 mod users;
 mod values;
+mod volume_plugins;
 mod volumes;
 
 pub use crate::template::TemplateError;
@@ -93,6 +94,7 @@ pub use sweep::{
 pub use task::{Outcome, TaskError, TaskErrorKind, TaskResult};
 pub use text::go_duration;
 pub use values::{Values, ValuesFile, Variables};
+pub use volume_plugins::{MKDIR, Provided, Provision, VolumeError, VolumePlugins};
 pub use volumes::{HostVolume, HostVolumes, no_mounts};
 
 use crate::spec::{AllocId, TaskEvent};

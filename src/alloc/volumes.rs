@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use procfs::process::{MountOptFields, Process};
@@ -20,6 +20,7 @@ use super::error::SetupError;
 use super::place::Place;
 use crate::spec::collections::BTreeMap;
 use crate::spec::{Mount, Overlap, Propagation, Task, Volume, VolumeMount, no_destination, overlaps};
+use crate::sys::lock::lock;
 use crate::sys::path::{mount_of, open_resolved};
 
 /// Pause between two checks whether a task whose volumes are being found is still wanted.
@@ -141,30 +142,45 @@ fn identity(stat: &Stat) -> (u64, u64) {
 
 /// The volumes of this machine, by the name that groups use as their source.
 #[derive(Debug, Clone, Default)]
-pub struct HostVolumes(BTreeMap<String, Arc<HostVolume>>);
+pub struct HostVolumes {
+    configured: BTreeMap<String, Arc<HostVolume>>,
+    /// Those that come and go while this process runs. All clones share them.
+    dynamic: Arc<Mutex<BTreeMap<String, Arc<HostVolume>>>>,
+}
 
 impl HostVolumes {
     /// Adds a volume, replacing one of the same name.
     pub fn add(&mut self, name: String, volume: HostVolume) {
-        self.0.insert(name, Arc::new(volume));
+        self.configured.insert(name, Arc::new(volume));
     }
 
-    /// All of them, by their names.
+    /// Adds a dynamic volume, which takes precedence over a configured one of the same name.
+    pub(super) fn offer(&self, name: &str, volume: HostVolume) {
+        lock(&self.dynamic).insert(name.to_owned(), Arc::new(volume));
+    }
+
+    /// Removes a dynamic volume.
+    pub(super) fn withdraw(&self, name: &str) {
+        lock(&self.dynamic).remove(name);
+    }
+
+    /// Those that the operator has configured, by their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &HostVolume)> {
-        self.0.iter().map(|(name, volume)| (name.as_str(), &**volume))
+        self.configured.iter().map(|(name, volume)| (name.as_str(), &**volume))
     }
 
     /// The volume of this name.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<&HostVolume> {
-        self.0.get(name).map(|volume| &**volume)
+    pub fn get(&self, name: &str) -> Option<Arc<HostVolume>> {
+        let dynamic = lock(&self.dynamic).get(name).cloned();
+        dynamic.or_else(|| self.configured.get(name).cloned())
     }
 
     /// Finds the volume for allocation number `index` of the group that declares `volume`.
     ///
     /// # Errors
     /// The reason and the fix.
-    pub fn find(&self, volume: &Volume, index: u32) -> Result<&HostVolume, String> {
+    pub fn find(&self, volume: &Volume, index: u32) -> Result<Arc<HostVolume>, String> {
         let source = volume.source_of(index);
         let found = self.get(&source).ok_or_else(|| {
             format!(
@@ -372,7 +388,7 @@ mod tests {
         let mut host = HostVolumes::default();
         host.add("data".to_owned(), HostVolume::open(&real, true).unwrap());
         let (mut group, _) = task_with(vec![mount("data", "/data")]);
-        let find = |group: &Group| host.find(&group.volumes[0], 0).map(HostVolume::is_read_only);
+        let find = |group: &Group| host.find(&group.volumes[0], 0).map(|found| found.is_read_only());
         assert!(find(&group).unwrap_err().contains("add read_only = true"));
         group.volumes[0].read_only = true;
         assert_eq!(find(&group), Ok(true));

@@ -26,7 +26,7 @@ use crate::agent::runner::{Advertised, Runner};
 use crate::agent::state::State;
 use crate::agent::{Agent, Working};
 use crate::alloc::machine::{self, CgroupPlace, Drivers};
-use crate::alloc::{self, DYNAMIC_PORTS, KeptSockets, Machine, Owner, OwnerLock, Tell, chain};
+use crate::alloc::{self, DYNAMIC_PORTS, KeptSockets, Machine, Owner, OwnerLock, Tell, VolumePlugins, chain};
 use crate::cgroup::Regime;
 use crate::driver::Settings;
 use crate::http::listener::Listener;
@@ -275,8 +275,10 @@ impl Serving {
             token::first(&state, &place.data_dir).await?;
         }
         let advertised = advertised(&config, &tcp, tls.is_some());
-        let (runner, reports) =
-            Runner::new(Arc::clone(&machine), advertised).context("cannot look for allocations of the last agent")?;
+        let (volumes_dir, plugin_dir) = (config.volumes_dir.clone(), config.volume_plugin_dir.clone());
+        let volumes = VolumePlugins::new(&place.data_dir, volumes_dir, plugin_dir, machine.volumes.clone());
+        let (runner, reports) = Runner::new(Arc::clone(&machine), advertised, volumes)
+            .context("cannot look for allocations of the last agent")?;
         alloc::control::serve(&sockets.path, runner.served())?;
         let (agent, working) = Agent::start(state.clone(), Arc::new(Arc::clone(&runner)), reports).await?;
         runner.settled(TAKING_UP).await;

@@ -28,7 +28,8 @@ const TOP: [&str; 8] = ["advertise", "api", "client", "isolation_minimum", "log_
 const ADVERTISE: [&str; 1] = ["http"];
 const API: [&str; 4] = ["socket_group", "socket_role", "submit_drivers", "submit_volumes"];
 const TLS: [&str; 5] = ["ca_file", "cert_file", "http", "key_file", "verify_https_client"];
-const CLIENT: [&str; 5] = ["cni_config_dir", "cni_path", "host_network", "host_volume", "meta"];
+const CLIENT: [&str; 7] =
+    ["cni_config_dir", "cni_path", "host_network", "host_volume", "host_volume_plugin_dir", "host_volumes_dir", "meta"];
 const HOST_VOLUME: [&str; 2] = ["path", "read_only"];
 const HOST_NETWORK: [&str; 2] = ["cidr", "interface"];
 const PLUGIN: [&str; 2] = ["args", "config"];
@@ -37,6 +38,10 @@ const PLUGIN: [&str; 2] = ["args", "config"];
 #[derive(Debug, Clone, Default)]
 pub(super) struct Config {
     pub(super) volumes: Vec<volumes::Given>,
+    /// The directory in which plugins put dynamic host volumes.
+    pub(super) volumes_dir: Option<PathBuf>,
+    /// The directory of these plugins.
+    pub(super) volume_plugin_dir: Option<PathBuf>,
     pub(super) networks: Vec<networks::Given>,
     pub(super) meta: BTreeMap<String, String>,
     /// The configuration of drivers by name.
@@ -371,6 +376,18 @@ impl Reader<'_> {
                         }
                     }
                 }
+                name @ ("host_volumes_dir" | "host_volume_plugin_dir") => {
+                    let Some(path) = self.text(member).filter(|path| !path.is_empty()).map(PathBuf::from) else {
+                        continue;
+                    };
+                    if !path.is_absolute() {
+                        self.wrong(&member.pos, format!("{name} \"{}\" must be absolute", path.display()));
+                    } else if name == "host_volumes_dir" {
+                        self.config.volumes_dir = Some(path);
+                    } else {
+                        self.config.volume_plugin_dir = Some(path);
+                    }
+                }
                 name => {
                     let place = &member.pos;
                     self.config.warnings.push(format!("{place}: {name} has no effect with agentbin run yet"));
@@ -490,6 +507,8 @@ mod tests {
             ("client {\n host_volume \"x\" { path = \"srv\" }\n}", 2, "must be absolute"),
             ("client {\n host_volume \"x\" {\n readonly = true\n}\n}", 3, "did you mean \"read_only\"?"),
             ("client {\n\n host_volume \"x\" { }\n}", 3, "has no path"),
+            ("client {\n host_volumes_dir = \"srv\"\n}", 2, "host_volumes_dir \"srv\" must be absolute"),
+            ("client {\n host_volume_plugin_dir = \"srv\"\n}", 2, "host_volume_plugin_dir \"srv\" must be absolute"),
             ("client = 3", 1, "client is a block"),
             ("client {\n host_volume \"x\" { path = [1] }\n}", 2, "\"path\" must be a string"),
             ("client {\n host_network \"x\" { cidr = \"10.0.0\" }\n}", 2, "cidr"),

@@ -235,7 +235,7 @@ pub(super) fn check(
 fn planned(group: &Group, mount: &VolumeMount, volumes: &HostVolumes) -> Mount {
     let volume = group.volumes.iter().find(|volume| volume.name == mount.volume);
     let host = volume.filter(|volume| volume.csi.is_none()).and_then(|volume| volumes.find(volume, 0).ok());
-    let read_only = host.is_some_and(HostVolume::is_read_only) || volume.is_some_and(|volume| volume.read_only);
+    let read_only = host.is_some_and(|host| host.is_read_only()) || volume.is_some_and(|volume| volume.read_only);
     Mount {
         task_path: mount.destination.clone(),
         readonly: read_only || mount.read_only,

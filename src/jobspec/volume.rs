@@ -82,7 +82,10 @@ fn volume(group: &Section<'_>, block: &Expanded<'_>, name: &str, kind: JobType) 
             section.error(pos, format!("per_alloc in {} cannot be had with canaries; keep one of them", section.name));
         }
     }
-    Some(Volume { name: name.to_owned(), source, read_only, per_alloc, csi, pos: block.pos.clone() })
+    let mode = |key: &str| section.string(key).filter(|_| !is_csi).unwrap_or_default();
+    let (access_mode, attachment_mode) = (mode("access_mode"), mode("attachment_mode"));
+    let (name, pos) = (name.to_owned(), block.pos.clone());
+    Some(Volume { name, source, read_only, per_alloc, csi, access_mode, attachment_mode, pos })
 }
 
 /// How a volume of a plugin is used. What the words mean is known where the volume is.

@@ -74,7 +74,7 @@ pub(super) fn lock_unless(run_dir: &Path, network: &str, cancel: &Arc<AtomicBool
             Err(Errno::WOULDBLOCK | Errno::INTR) => {
                 let (path, minutes) = (dir.path().join(network), PATIENCE.as_secs() / 60);
                 let text = format!(
-                    "somebody has held the lock {} for {minutes} minutes; end that process (fuser names it; it may be a program that a CNI \
+                    "somebody has held the lock {} for {minutes} minutes; end that process (fuser names it; it may be a program that a \
                      plugin has left running with the plugin's standard input)",
                     path.display()
                 );

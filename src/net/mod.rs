@@ -34,6 +34,7 @@ use std::time::Duration;
 pub use error::Error;
 pub use namespace::socket_in;
 pub use noted::{Noted, all as noted};
+pub use program::Output;
 pub use resolver::servers_behind_stub;
 
 use bridge::By;
@@ -422,6 +423,26 @@ fn wire(connection: &Connection) -> Result<guard::Wire, Error> {
     let reason = "it does not say which interfaces are the two ends".to_owned();
     let wire = connection.result.as_ref().and_then(guard::Wire::of);
     wire.ok_or(Error::BadResult { network: connection.list.name.clone(), reason })
+}
+
+/// Runs another program of the operator as CNI plugins are run: without an environment but `env` and a PATH, with a limit of its
+/// output, killed with what it has started when it takes longer than `patience`. Where `lock` is given (a directory of this process
+/// and a name), programs of the same lock run one after the other, also those of a process that was killed.
+///
+/// # Errors
+/// What starting it says; when it took too long or wrote too much.
+pub fn run_program(
+    lock: Option<(&Path, &str)>,
+    program: &Path,
+    words: &[&str],
+    env: &[(&str, &str)],
+    patience: Duration,
+) -> std::io::Result<Output> {
+    let mut locked = match lock {
+        Some((dir, name)) => lock::lock_unless(dir, name, &Arc::default())?,
+        None => lock::nobodys()?,
+    };
+    program::run(&mut locked, program, words, env, b"", patience)
 }
 
 fn take_lock(run_dir: &Path, network: &str, cancel: &Arc<AtomicBool>) -> Result<lock::Locked, Error> {

@@ -23,15 +23,19 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The result of a program.
 #[derive(Debug)]
-pub(super) struct Output {
-    pub(super) status: ExitStatus,
-    pub(super) stdout: Vec<u8>,
-    pub(super) stderr: Vec<u8>,
+pub struct Output {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it wrote.
+    pub stdout: Vec<u8>,
+    /// What it wrote to stderr.
+    pub stderr: Vec<u8>,
 }
 
 impl Output {
     /// How it ended, and what it wrote to stderr.
-    pub(super) fn reason(&self) -> String {
+    #[must_use]
+    pub fn reason(&self) -> String {
         let text = String::from_utf8_lossy(&self.stderr);
         let how = match (self.status.code(), self.status.signal()) {
             (Some(code), _) => format!("it ended with status {code}"),

@@ -118,6 +118,12 @@ pub struct Volume {
     /// Set for a volume of type `csi`; otherwise it is a directory of the host.
     #[serde(default)]
     pub csi: Option<CsiUse>,
+    /// How a dynamic volume of the host is used, such as `single-node-writer`; empty for the usual way.
+    #[serde(default)]
+    pub access_mode: String,
+    /// `file-system` or `block-device`, of such a volume; empty for the usual one.
+    #[serde(default)]
+    pub attachment_mode: String,
     /// Where it stands in the job file.
     pub pos: Pos,
 }

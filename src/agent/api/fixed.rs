@@ -49,22 +49,11 @@ pub(super) fn routes(_: Call) -> std::future::Ready<Result<Answer, Refusal>> {
     std::future::ready(Ok(Answer::of(super::routes::TABLE.iter().map(row).collect())))
 }
 
-pub(super) async fn nothing(_: Call) -> Result<Answer, Refusal> {
-    Ok(Answer::at(1, json!([])))
-}
-
-pub(super) async fn volumes(call: Call) -> Result<Answer, Refusal> {
-    of_type(&call, &["", "host", "csi"])
-}
-
 pub(super) async fn plugins(call: Call) -> Result<Answer, Refusal> {
-    of_type(&call, &["", "csi"])
-}
-
-/// An empty list of a type that there is.
-fn of_type(call: &Call, types: &[&str]) -> Result<Answer, Refusal> {
-    let wanted = call.query.get("type").unwrap_or_default();
-    if types.contains(&wanted) { Ok(Answer::at(1, json!([]))) } else { Err(Refusal::missing("resource not found")) }
+    match call.query.get("type").unwrap_or_default() {
+        "" | "csi" => Ok(Answer::at(1, json!([]))),
+        _ => Err(Refusal::missing("resource not found")),
+    }
 }
 
 /// Not null: the command line's client reads a member of it without a check.

@@ -102,6 +102,18 @@ impl Input {
         }
     }
 
+    /// A list of objects; empty where there is none.
+    pub(super) fn objects(&self, key: &str) -> Result<Vec<Input>, Refusal> {
+        let wrong = || Input::wrong(key, "a list of objects");
+        match self.get(key) {
+            None => Ok(Vec::new()),
+            Some(Value::Array(list)) => {
+                list.iter().map(|one| one.as_object().cloned().map(Input).ok_or_else(wrong)).collect()
+            }
+            Some(_) => Err(wrong()),
+        }
+    }
+
     /// An object whose values are texts.
     pub(super) fn texts(&self, key: &str) -> Result<BTreeMap<String, String>, Refusal> {
         let Some(Input(map)) = self.object(key)? else { return Ok(BTreeMap::new()) };

@@ -38,6 +38,7 @@ mod tokens;
 mod upgrade;
 mod vars;
 mod versions;
+mod volumes;
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use super::call::{Answering, Call};
 use super::{
     agent, allocations, client, deployments, evaluations, events, exec, files, fixed, job, jobs, logs, metrics,
-    namespaces, nodes, operator, parse, scaling, search, services, tokens, upgrade, vars, versions,
+    namespaces, nodes, operator, parse, scaling, search, services, tokens, upgrade, vars, versions, volumes,
 };
 use crate::agent::model::Role;
 use crate::http::route::Router;
@@ -207,12 +207,17 @@ pub(super) const TABLE: &[Route] = &table! {
     Get "/v1/var/{path*}" Manage Served SMALL vars::info: "a variable";
     Put "/v1/var/{path*}" Manage Served SMALL vars::put: "writes a variable; locks it";
     Delete "/v1/var/{path*}" Manage Served SMALL vars::delete: "removes a variable";
-    Get "/v1/volumes" Read Fixed SMALL fixed::volumes: "volumes that plugins know: none";
+    Get "/v1/volumes" Read Served SMALL volumes::list: "dynamic host volumes, with `type=host`; no CSI volumes";
     Get "/v1/volumes/external" Read Fixed SMALL fixed::external: "none";
     Get "/v1/volumes/snapshot" Read Fixed SMALL fixed::snapshots: "none";
-    Get "/v1/volumes/claims" Read Fixed SMALL fixed::nothing: "none";
+    Get "/v1/volumes/claims" Read Served SMALL volumes::claims: "which groups keep which volumes";
+    Delete "/v1/volumes/claim/{id}" Manage Served SMALL volumes::delete_claim: "lets a group use another volume";
     Get "/v1/volume/csi/{id*}" Read Fixed SMALL fixed::no_volume: "none";
-    Get "/v1/volume/host/{id*}" Read Fixed SMALL fixed::no_volume: "none";
+    Put "/v1/volume/host/create" Manage Served SMALL volumes::create: "has a plugin create a volume";
+    Put "/v1/volume/host/register" Manage Served SMALL volumes::register: "makes an existing directory a volume";
+    Get "/v1/volume/host/{id}" Read Served SMALL volumes::info: "a volume, and who uses it";
+    Delete "/v1/volume/host/{id}" Manage Served SMALL volumes::delete: "has its plugin delete it";
+    Delete "/v1/volume/host/{id}/delete" Manage Served SMALL volumes::delete: "has its plugin delete it";
     Get "/v1/plugins" Read Fixed SMALL fixed::plugins: "none";
     Get "/v1/plugin/csi/{id*}" Read Fixed SMALL fixed::no_plugin: "none";
     Get "/v1/scaling/policies" Read Served SMALL scaling::policies: "the `scaling` blocks of jobs";

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Refusal, with_meta};
 use super::call::Call;
+use crate::agent::model::DynamicVolume;
 use crate::agent::state::{StateError, View};
 
 /// Limit of matches per context.
@@ -40,6 +41,11 @@ fn found(call: &Call, view: &View, context: &str, prefix: &str) -> Result<Vec<St
         "namespaces" => view.namespaces(prefix).take(most).map(|namespace| Ok(namespace?.name)).collect(),
         "vars" if call.caller.role == crate::agent::model::Role::Manage => {
             view.variables(call.namespace(), prefix).take(most).map(|variable| Ok(variable?.path)).collect()
+        }
+        "host_volumes" => {
+            let is_it = |of: &DynamicVolume| wants(&of.namespace) && of.id.starts_with(prefix);
+            let all = view.volumes().filter(|volume| volume.as_ref().map_or(true, is_it));
+            all.take(most).map(|volume| Ok(volume?.id)).collect()
         }
         "node_pools" => {
             Ok(["all", "default"].into_iter().filter(|p| p.starts_with(prefix)).map(str::to_owned).collect())

@@ -8,6 +8,7 @@ mod nodes;
 mod register;
 mod snapshot;
 mod types;
+mod volumes;
 
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@ use std::fs::File;
 
 use super::{CommandError, Commands};
 use crate::agent::model::Allocation;
-use crate::agent::node;
 use crate::agent::state::{Change, StateError, View};
+use crate::agent::{node, volumes};
 
 impl Commands {
     /// Replaces the state by a snapshot and continues from it: allocations that the snapshot does not contain are stopped and
@@ -16,6 +16,7 @@ impl Commands {
     pub async fn restore_snapshot(&self, archive: File) -> Result<u64, CommandError> {
         let core = &self.core;
         let before = core.state.read()?;
+        let volumes = before.volumes().all()?;
         core.state.restore_snapshot(archive).await?;
         let (_, unknown) = core.state.change(move |change| settle(change, &before)).await?;
         for id in &unknown {
@@ -28,6 +29,10 @@ impl Commands {
                 engine.destroy(&id).await;
             }
         });
+        for volume in volumes {
+            core.engine.volume_plugins().withdraw(&volume.name);
+        }
+        volumes::restore(core).await?;
         node::look(core).await?;
         core.begin_anew().await?;
         for watcher in [&core.deployments, &core.drain, &core.periodic] {

@@ -12,6 +12,7 @@ mod summary;
 mod time;
 mod token;
 mod variable;
+mod volume;
 
 pub use alloc::{
     AllocMetric, AllocatedPort, AllocatedResources, AllocatedShared, AllocatedTask, Allocation, ClientStatus,
@@ -28,6 +29,7 @@ pub use summary::{ChildrenSummary, GroupSummary, JobSummary};
 pub use time::{Nanos, Stamp};
 pub use token::{Role, Token};
 pub use variable::{Secret, Variable, VariableLock, VariableMeta};
+pub use volume::{DynamicVolume, VolumeCapability, VolumeClaim, VolumeConstraint, VolumeState};
 
 /// A namespace and an id in it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]

@@ -143,6 +143,9 @@ pub struct Node {
     pub drivers: BTreeMap<String, DriverInfo>,
     /// By name: path and whether it is read-only.
     pub host_volumes: BTreeMap<String, (String, bool)>,
+    /// Which of them are dynamic: their ids by name.
+    #[serde(default)]
+    pub dynamic_volumes: BTreeMap<String, String>,
     /// Names of the host's networks, each with its address: those that are configured, and its interfaces.
     pub host_networks: BTreeMap<String, String>,
     /// Names of those that are configured.

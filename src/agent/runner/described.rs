@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::agent::model::{DriverInfo, Eligibility, Node, NodeResources, NodeStatus, Stamp};
-use crate::alloc::{Machine, machine};
+use crate::alloc::{Machine, VolumePlugins, machine};
 use crate::driver::{Fingerprint, Health};
 use crate::net::{Kind, Wish};
 use crate::spec::collections::{BTreeMap, BTreeSet};
@@ -20,11 +20,14 @@ pub struct Advertised {
 }
 
 /// As it is now.
-pub(super) async fn node(machine: &Arc<Machine>, advertised: &Advertised) -> Node {
+pub(super) async fn node(machine: &Arc<Machine>, advertised: &Advertised, plugins: &Arc<VolumePlugins>) -> Node {
     let all: BTreeSet<String> = machine.drivers.keys().cloned().into_set();
     let drivers = machine::fingerprints(&machine.drivers, &all).await;
     let mut seen = crate::alloc::Node::clone(&machine.node);
     seen.add_drivers(&drivers);
+    for (name, version) in plugins.versions().await {
+        seen.attributes.insert(format!("plugins.host_volume.{name}.version"), version);
+    }
     let looked = Arc::clone(machine);
     // Files and programs of the host, which may be slow.
     let networks = crate::sys::task::spawn_blocking(move || networks(&looked)).await.unwrap_or_default();
@@ -47,6 +50,8 @@ pub(super) async fn node(machine: &Arc<Machine>, advertised: &Advertised) -> Nod
         resources,
         drivers: drivers.iter().map(|(name, told)| (name.clone(), driver(told))).into_map(),
         host_volumes: machine.volumes.iter().map(volume).into_map(),
+        // The state knows them.
+        dynamic_volumes: BTreeMap::new(),
         host_networks: machine.ports.networks().map(|(name, ip)| (name.to_owned(), ip.to_string())).into_map(),
         configured_networks: machine.ports.configured().to_vec(),
         networks,

@@ -23,7 +23,8 @@ pub use described::Advertised;
 
 use crate::alloc::control::{Control, Served};
 use crate::alloc::{
-    Alloc, AllocPort, Assignment, CleanupError, Machine, Means, Record, RestoreError, SetupError, Stop, chain, machine,
+    Alloc, AllocPort, Assignment, CleanupError, Machine, Means, Record, RestoreError, SetupError, Stop, VolumePlugins,
+    chain, machine,
 };
 use crate::driver::KeptOutput;
 use crate::executor::{ExecRequests, ExecResponses};
@@ -35,6 +36,7 @@ use crate::sys::lock::lock;
 pub struct Runner {
     machine: Arc<Machine>,
     advertised: Advertised,
+    volumes: Arc<VolumePlugins>,
     reports: mpsc::Sender<Report>,
     allocs: Mutex<HashMap<String, Entry>>,
     /// The same for the commands that ask runs.
@@ -67,6 +69,7 @@ impl Runner {
     pub fn new(
         machine: Arc<Machine>,
         advertised: Advertised,
+        volumes: Arc<VolumePlugins>,
     ) -> std::io::Result<(Arc<Runner>, mpsc::Receiver<Report>)> {
         let mut records = HashMap::new();
         for record in machine.records.owned_by_agent()? {
@@ -80,6 +83,7 @@ impl Runner {
             served: Served::by_agent(&machine.data_dir),
             machine,
             advertised,
+            volumes,
             reports,
             allocs: Mutex::default(),
             records: Mutex::new(records),
@@ -449,7 +453,11 @@ impl Engine for Arc<Runner> {
     }
 
     async fn node(&self) -> Node {
-        described::node(&self.machine, &self.advertised).await
+        described::node(&self.machine, &self.advertised, &self.volumes).await
+    }
+
+    fn volume_plugins(&self) -> Arc<VolumePlugins> {
+        Arc::clone(&self.volumes)
     }
 
     fn alloc_dir(&self, id: &str) -> Option<PathBuf> {

@@ -1,12 +1,14 @@
 //! Changes that unblock evaluations.
 
+use super::feasible::VOLUMES;
 use crate::agent::model::{EvalStatus, Evaluation};
 use crate::spec::JobType;
 
 /// A change that may provide what a blocked evaluation waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// An allocation ended, or is to stop: there is CPU, memory, a port again; and its job's groups are apart again.
+    /// An allocation ended, or is to stop: there is CPU, memory, a port again; its job's groups are apart again, and a volume has
+    /// no writer.
     AllocEnded,
     /// The node became eligible, or its drain ended.
     NodeEligible,
@@ -25,7 +27,9 @@ pub fn unblocks(eval: &Evaluation, change: Change) -> bool {
     eval.failed.is_empty()
         || eval.failed.values().any(|metric| {
             let is_full = metric.nodes_exhausted > 0;
-            let is_apart = metric.constraint_filtered.keys().any(|why| why.starts_with("distinct_"));
+            // A volume may have one writer at a time.
+            let waits = |why: &String| why.starts_with("distinct_") || why == VOLUMES;
+            let is_apart = metric.constraint_filtered.keys().any(waits);
             match change {
                 Change::AllocEnded => is_full || is_apart,
                 Change::NodeEligible => metric.nodes_evaluated == 0,

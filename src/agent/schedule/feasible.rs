@@ -1,8 +1,11 @@
 //! Whether the node is one that a group may run on, apart from how full it is.
 
-use crate::agent::model::{AllocatedTask, Eligibility, Node, NodeStatus};
+use crate::agent::model::{AllocatedTask, DynamicVolume, Eligibility, Node, NodeStatus, VolumeCapability, VolumeState};
 use crate::spec::collections::BTreeMap;
-use crate::spec::{Constraint, Group, Job, NetworkMode, Operator, interpolate};
+use crate::spec::{Constraint, Group, Job, NetworkMode, Operator, Volume, interpolate};
+
+/// Nomad's word for a host volume that is not there, or not to be had in this way.
+pub(super) const VOLUMES: &str = "missing compatible host volumes";
 
 /// Why a group is not placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +102,14 @@ pub(super) struct Neighbours {
 }
 
 /// Why allocation number `index` of a group is not placed on the node: in the order in which Nomad looks, all there is.
-pub(super) fn filtered(node: &Node, job: &Job, group: &Group, index: u32, neighbours: Neighbours) -> Vec<No> {
+pub(super) fn filtered(
+    node: &Node,
+    job: &Job,
+    group: &Group,
+    index: u32,
+    neighbours: Neighbours,
+    dynamic: &Volumes<'_>,
+) -> Vec<No> {
     let find = |key: &str| lookup(node, key);
     let mut found = Vec::new();
     let of_tasks = group.tasks.iter().flat_map(|task| &task.constraints);
@@ -107,7 +117,7 @@ pub(super) fn filtered(node: &Node, job: &Job, group: &Group, index: u32, neighb
     found.extend(job.constraints.iter().filter(plain).filter_map(|constraint| unmet(constraint, &find)));
     found.extend(group.tasks.iter().filter_map(|task| driver(node, &task.driver)));
     found.extend(group.constraints.iter().chain(of_tasks).filter(plain).filter_map(|c| unmet(c, &find)));
-    found.extend(volumes(node, group, index));
+    found.extend(volumes(node, group, index, dynamic));
     found.extend(networks(node, group, &find));
     let distinct = |constraints: &[Constraint], here: u64, whose: &str| {
         let unmet = constraints.iter().filter(|constraint| constraint.operator.is_distinct());
@@ -133,6 +143,12 @@ fn unmet(constraint: &Constraint, find: &dyn Fn(&str) -> Option<String>) -> Opti
     let text = format!("{attribute} {operator} {value}");
     let reason = format!("the constraint {} is not met: this node {has}", text.trim_end());
     Some(No::filtered(text, reason))
+}
+
+/// Why a constraint is not met on this node, in words.
+#[must_use]
+pub fn unmet_on(node: &Node, constraint: &Constraint) -> Option<String> {
+    unmet(constraint, &|key| lookup(node, key)).map(|no| no.reason)
 }
 
 fn apart(constraint: &Constraint, here: u64, whose: &str, find: &dyn Fn(&str) -> Option<String>) -> No {
@@ -166,21 +182,72 @@ fn driver(node: &Node, name: &str) -> Option<No> {
     Some(No::filtered("missing drivers", format!("the driver {name} {state}{why}")))
 }
 
-fn volumes(node: &Node, group: &Group, index: u32) -> Vec<No> {
-    let refused = |volume: &crate::spec::Volume| {
+fn volumes(node: &Node, group: &Group, index: u32, dynamic: &Volumes<'_>) -> Vec<No> {
+    let refused = |volume: &Volume| {
         let source = volume.source_of(index);
         if volume.csi.is_some() {
             let text = format!("missing CSI Volume {source}");
             return Some(No::filtered(text.clone(), text));
         }
-        let why = match node.host_volumes.get(&source) {
-            None => "is not configured on this node",
-            Some((_, true)) if !volume.read_only => "is read-only on this node; add read_only = true to the volume",
-            Some(_) => return None,
+        let is_dynamic = |known: &&DynamicVolume| known.name == source;
+        let known = dynamic.all.iter().find(is_dynamic);
+        // A configured one takes the place of a dynamic one that is not available.
+        let known =
+            known.filter(|_| node.dynamic_volumes.contains_key(&source) || !node.host_volumes.contains_key(&source));
+        let why = match (known, node.host_volumes.get(&source)) {
+            (Some(known), _) => dynamic.refuse(known, volume)?,
+            (None, None) => "is not configured on this node".to_owned(),
+            (None, Some((_, true))) if !volume.read_only => {
+                "is read-only on this node; add read_only = true to the volume".to_owned()
+            }
+            (None, Some(_)) => return None,
         };
-        Some(No::filtered("missing compatible host volumes", format!("the host volume {source} {why}")))
+        Some(No::filtered(VOLUMES, format!("the host volume {source} {why}")))
     };
     group.volumes.iter().filter_map(refused).collect()
+}
+
+/// The dynamic volumes, for one placement.
+pub(super) struct Volumes<'a> {
+    /// The job's namespace.
+    pub(super) namespace: &'a str,
+    pub(super) all: &'a [DynamicVolume],
+    /// The name of an allocation that writes to a volume, if one does.
+    pub(super) writer: &'a dyn Fn(&DynamicVolume) -> Option<String>,
+}
+
+impl Volumes<'_> {
+    /// Why a group cannot use a volume so.
+    fn refuse(&self, known: &DynamicVolume, wanted: &Volume) -> Option<String> {
+        if known.namespace != self.namespace {
+            return Some(format!("is of the namespace {}, and the job of {}", known.namespace, self.namespace));
+        }
+        if known.state != VolumeState::Ready || known.deleting {
+            return Some("is not ready".to_owned());
+        }
+        let usual = if wanted.read_only { "single-node-reader-only" } else { "single-node-writer" };
+        let or = |text: &'_ str, usual: &str| if text.is_empty() { usual.to_owned() } else { text.to_owned() };
+        let wish = VolumeCapability {
+            access_mode: or(&wanted.access_mode, usual),
+            attachment_mode: or(&wanted.attachment_mode, "file-system"),
+        };
+        if !known.requested_capabilities.contains(&wish) {
+            let text = |of: &VolumeCapability| format!("{} with {}", of.access_mode, of.attachment_mode);
+            let has: Vec<String> = known.requested_capabilities.iter().map(text).collect();
+            return Some(format!("has no capability {}; it has {}", text(&wish), has.join(", ")));
+        }
+        let mode = &wish.access_mode;
+        match (mode.as_str(), wanted.read_only) {
+            ("single-node-reader-only", false) => {
+                Some(format!("is used as {mode}; add read_only = true to the volume"))
+            }
+            ("single-node-writer", true) => Some(format!("is used as {mode}; remove read_only from the volume")),
+            ("single-node-single-writer", _) => {
+                (self.writer)(known).map(|writer| format!("is used as {mode}, and {writer} writes to it already"))
+            }
+            _ => None,
+        }
+    }
 }
 
 fn networks(node: &Node, group: &Group, find: &dyn Fn(&str) -> Option<String>) -> Vec<No> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::agent::model::{Allocation, Deployment, DesiredUpdates, Evaluation, JobVersion, Nanos, Node};
+use crate::agent::model::{Allocation, Deployment, DesiredUpdates, DynamicVolume, Evaluation, JobVersion, Nanos, Node};
 use crate::jobspec::GroupChange;
 use crate::spec;
 use crate::spec::collections::BTreeMap;
@@ -27,6 +27,10 @@ pub struct Input<'a> {
     pub blocked: &'a [Evaluation],
     /// The node.
     pub node: &'a Node,
+    /// The dynamic volumes of all namespaces.
+    pub volumes: &'a [DynamicVolume],
+    /// The ids and names of allocations that may still write to a volume.
+    pub writers: &'a dyn Fn(&DynamicVolume) -> Vec<(String, String)>,
     /// Who, that is no allocation of the agent, has this port of the host.
     pub holder: &'a dyn Fn(u16) -> Option<String>,
     /// When an allocation had this port last; 0 is never. [`super::PortHistory::last`].

@@ -40,7 +40,7 @@ pub use deploy::{
     DeploymentInput, DeploymentStep, deployment_step, fail_deployment, pause_deployment, promote_deployment, set_health,
 };
 pub use drain::{DrainStep, drain_step, drain_strategy};
-pub use feasible::is_like;
+pub use feasible::{is_like, unmet_on};
 pub use input::{Input, Plan};
 pub use names::name;
 pub use ports::PortHistory;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use crate::agent::model::{
     AllocMetric, AllocatedResources, Allocation, ClientStatus, DeploymentGroup, DeploymentHealth, DesiredStatus,
-    DesiredTransition, EvalStatus, Evaluation, Nanos, Scores, Stamp, Trigger,
+    DesiredTransition, DynamicVolume, EvalStatus, Evaluation, Nanos, Scores, Stamp, Trigger,
 };
 use crate::spec::Order as _;
 use crate::spec::collections::{BTreeMap, BTreeSet};
-use crate::spec::{Group, Job};
+use crate::spec::{self, Group, Job};
 
 use super::decision::{Decision, Placement, Stop};
-use super::feasible::{Kind, Neighbours, No, filtered, unavailable};
+use super::feasible::{Kind, Neighbours, No, Volumes, filtered, unavailable};
 use super::fit::Usage;
 use super::input::Input;
 use super::names::name;
@@ -77,7 +77,9 @@ impl<'a> Placing<'a> {
 
     /// Whether an allocation could go on as one of this version of its group.
     pub(super) fn stays_feasible(&self, job: &Job, group: &Group, alloc: &Allocation) -> bool {
-        filtered(self.input.node, job, group, alloc.index(), self.neighbours(job, group, Some(alloc))).is_empty()
+        let neighbours = self.neighbours(job, group, Some(alloc));
+        let writer = |volume: &DynamicVolume| self.writer(job, Some(alloc), volume);
+        filtered(self.input.node, job, group, alloc.index(), neighbours, &self.volumes(&writer)).is_empty()
     }
 
     pub(super) fn update_in_place(&mut self, alloc: &Allocation, version: u64, deployment: Option<&str>) {
@@ -185,6 +187,27 @@ impl<'a> Placing<'a> {
         Neighbours { of_job, of_group }
     }
 
+    fn volumes<'b>(&'b self, writer: &'b dyn Fn(&DynamicVolume) -> Option<String>) -> Volumes<'b> {
+        Volumes { namespace: &self.input.eval.namespace, all: self.input.volumes, writer }
+    }
+
+    /// Who writes to a volume beside an allocation that is placed in the place of another one.
+    fn writer(&self, job: &Job, replaced: Option<&Allocation>, volume: &DynamicVolume) -> Option<String> {
+        let is_there = |id: &str| !self.stopped.contains(id) && replaced.is_none_or(|replaced| replaced.id != id);
+        let old = (self.input.writers)(volume).into_iter().find(|(id, _)| is_there(id));
+        let new = || {
+            let writes = |alloc: &&Allocation| {
+                let group = job.groups.iter().find(|group| group.name == alloc.task_group);
+                let is_it = |of: &spec::Volume| of.csi.is_none() && of.source_of(alloc.index()) == volume.name;
+                is_there(&alloc.id)
+                    && group.is_some_and(|group| group.volumes.iter().any(|of| !of.read_only && is_it(of)))
+            };
+            let found = self.new.iter().filter_map(|id| self.changed.get(id)).find(writes);
+            found.map(|alloc| alloc.name.clone())
+        };
+        old.map(|(_, name)| name).or_else(new).filter(|_| volume.namespace == self.input.eval.namespace)
+    }
+
     fn try_one(
         &mut self,
         placement: &Placement<'a>,
@@ -198,7 +221,8 @@ impl<'a> Placing<'a> {
         }
         let replaced = placement.previous.filter(|_| placement.replaces.is_some());
         let neighbours = self.neighbours(&spec, group, replaced);
-        let refused = filtered(self.input.node, &spec, group, placement.index, neighbours);
+        let writer = |volume: &DynamicVolume| self.writer(&spec, replaced, volume);
+        let refused = filtered(self.input.node, &spec, group, placement.index, neighbours, &self.volumes(&writer));
         if !refused.is_empty() {
             return Err(refused);
         }

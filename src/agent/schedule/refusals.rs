@@ -1,6 +1,6 @@
 //! What has no place, why, and what it waits for.
 
-use crate::agent::model::{ClientStatus, EvalStatus, Nanos, Trigger};
+use crate::agent::model::{ClientStatus, DynamicVolume, EvalStatus, Nanos, Trigger, VolumeCapability, VolumeState};
 use crate::spec::{Constraint, HostNetwork, Job, Network, NetworkMode, Operator, Pos, Volume};
 
 use super::blocked::{Change, unblocks};
@@ -79,6 +79,111 @@ fn what_has_no_place_says_why_and_waits() {
             "the port d0 wants the host network public, which is not configured on this node"
         ]
     );
+}
+
+/// A volume that is ready, with one capability.
+fn dynamic(access_mode: &str) -> DynamicVolume {
+    let capability =
+        VolumeCapability { access_mode: access_mode.to_owned(), attachment_mode: "file-system".to_owned() };
+    DynamicVolume {
+        namespace: "default".to_owned(),
+        id: "1".to_owned(),
+        name: "data".to_owned(),
+        requested_capabilities: vec![capability],
+        state: VolumeState::Ready,
+        ..DynamicVolume::default()
+    }
+}
+
+/// A job that uses it.
+fn user(access_mode: &str, read_only: bool) -> Job {
+    let mut job = job(1);
+    let (name, source, access_mode) = ("v".to_owned(), "data".to_owned(), access_mode.to_owned());
+    job.groups[0].volumes.push(Volume { name, source, read_only, access_mode, ..Volume::default() });
+    job
+}
+
+fn offer(world: &mut World, volume: DynamicVolume) {
+    world.node.host_volumes.insert(volume.name.clone(), ("/data".to_owned(), false));
+    world.node.dynamic_volumes.insert(volume.name.clone(), volume.id.clone());
+    world.volumes.push(volume);
+}
+
+#[test]
+fn f1_a_dynamic_volume_is_used_only_as_it_may_be() {
+    let why = |volume: DynamicVolume, job: &Job| {
+        let mut world = World::new();
+        offer(&mut world, volume);
+        let plan = world.register(job);
+        plan.eval.failed.get("g").map(|metric| {
+            assert_eq!(metric.constraint_filtered.keys().collect::<Vec<_>>(), ["missing compatible host volumes"]);
+            metric.reasons.join("; ")
+        })
+    };
+    let (writer, reader) = ("single-node-writer", "single-node-reader-only");
+    for (has, asks, read_only) in [
+        (writer, "", false),
+        (reader, "", true),
+        (writer, writer, false),
+        ("single-node-multi-writer", "single-node-multi-writer", false),
+        ("single-node-multi-writer", "single-node-multi-writer", true),
+        ("single-node-single-writer", "single-node-single-writer", false),
+    ] {
+        assert_eq!(why(dynamic(has), &user(asks, read_only)), None, "{has} {asks} {read_only}");
+    }
+    for (has, asks, read_only, expected) in [
+        (
+            writer,
+            "",
+            true,
+            "has no capability single-node-reader-only with file-system; it has single-node-writer with file-system",
+        ),
+        (reader, "", false, "has no capability single-node-writer"),
+        (writer, writer, true, "is used as single-node-writer; remove read_only"),
+        (reader, reader, false, "is used as single-node-reader-only; add read_only = true"),
+        (writer, "single-node-multi-writer", false, "has no capability single-node-multi-writer"),
+    ] {
+        let told = why(dynamic(has), &user(asks, read_only)).unwrap();
+        assert!(told.starts_with("the host volume data ") && told.contains(expected), "{told}");
+    }
+    let other = DynamicVolume { namespace: "other".to_owned(), ..dynamic(writer) };
+    let told = why(other, &user("", false)).unwrap();
+    assert_eq!(told, "the host volume data is of the namespace other, and the job of default");
+    let pending = DynamicVolume { state: VolumeState::Unavailable, ..dynamic(writer) };
+    assert_eq!(why(pending, &user("", false)).unwrap(), "the host volume data is not ready");
+}
+
+#[test]
+fn f1_a_volume_with_one_writer_goes_from_one_to_the_next() {
+    let single = "single-node-single-writer";
+    let mut world = World::new();
+    offer(&mut world, dynamic(single));
+    let mut two = user(single, false);
+    two.groups[0].count = 2;
+    let plan = world.register(&two);
+    assert_eq!(
+        plan.eval.failed["g"].reasons,
+        ["the host volume data is used as single-node-single-writer, and web.g[0] writes to it already"]
+    );
+    world.settle();
+    assert_eq!(world.live().len(), 1);
+    // Its successor takes it over.
+    two.groups[0].count = 1;
+    world.register(&two);
+    world.register(&changed(&two, "1"));
+    world.settle();
+    assert_eq!(world.shown(), ["web.g[0] v2"]);
+    // Another job waits until the writer has ended.
+    let mut other = World::beside();
+    offer(&mut other, dynamic(single));
+    other.writers = vec![("w".to_owned(), "db.g[0]".to_owned())];
+    let plan = other.register(&user(single, false));
+    assert!(plan.eval.failed["g"].reasons[0].contains("and db.g[0] writes to it already"));
+    let blocked = other.evals.iter().find(|eval| eval.status == EvalStatus::Blocked).unwrap();
+    assert!(unblocks(blocked, Change::AllocEnded) && unblocks(blocked, Change::NodeChanged));
+    other.writers.clear();
+    other.wake(Change::AllocEnded);
+    assert_eq!(other.live().len(), 1);
 }
 
 #[test]

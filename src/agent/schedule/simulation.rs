@@ -5,11 +5,11 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use crate::agent::model::{
-    Allocation, ClientStatus, Deployment, DeploymentHealth, DesiredStatus, EvalStatus, Evaluation, JobVersion, Nanos,
-    Node, Stamp, TaskState, TaskStateName, Trigger,
+    Allocation, ClientStatus, Deployment, DeploymentHealth, DesiredStatus, DynamicVolume, EvalStatus, Evaluation,
+    JobVersion, Nanos, Node, Stamp, TaskState, TaskStateName, Trigger,
 };
 use crate::spec::collections::{BTreeMap, BTreeSet};
-use crate::spec::{Job, JobType};
+use crate::spec::{Job, JobType, Volume};
 
 use super::blocked::{Change, is_evaluated, unblocks};
 use super::deploy::{DeploymentInput, DeploymentStep, deployment_step};
@@ -30,6 +30,9 @@ pub(super) struct World {
     pub(super) deployments: Vec<Deployment>,
     pub(super) evals: Vec<Evaluation>,
     pub(super) taken: BTreeSet<u16>,
+    pub(super) volumes: Vec<DynamicVolume>,
+    /// Ids and names of allocations of other jobs that write to all of them.
+    pub(super) writers: Vec<(String, String)>,
     pub(super) now: Nanos,
     /// New allocations of these versions fail as soon as they run.
     pub(super) broken: BTreeSet<u64>,
@@ -54,6 +57,8 @@ impl World {
             deployments: Vec::new(),
             evals: Vec::new(),
             taken: BTreeSet::new(),
+            volumes: Vec::new(),
+            writers: Vec::new(),
             now: Nanos(1_000 * SECOND),
             broken: BTreeSet::new(),
             ending: BTreeSet::new(),
@@ -118,6 +123,16 @@ impl World {
         };
         let blocked: Vec<Evaluation> =
             self.evals.iter().filter(|eval| eval.status == EvalStatus::Blocked).cloned().collect();
+        let writers = |volume: &DynamicVolume| {
+            let is_it = |of: &Volume, alloc: &Allocation| !of.read_only && of.source_of(alloc.index()) == volume.name;
+            let writes = |alloc: &&Allocation| {
+                let job = known(alloc.job_version).filter(|_| !alloc.client_status.is_terminal());
+                let groups = job.iter().flat_map(|job| &job.groups).filter(|group| group.name == alloc.task_group);
+                groups.flat_map(|group| &group.volumes).any(|of| is_it(of, alloc))
+            };
+            let own = self.allocs.iter().filter(writes).map(|alloc| (alloc.id.clone(), alloc.name.clone()));
+            own.chain(self.writers.iter().cloned()).collect()
+        };
         reconcile(&Input {
             eval,
             job: self.newest().filter(|_| !self.is_purged).map(|(version, job)| (version, job)),
@@ -128,6 +143,8 @@ impl World {
             deployment: self.deployments.last(),
             blocked: &blocked,
             node: &self.node,
+            volumes: &self.volumes,
+            writers: &writers,
             holder: &|port| self.taken.contains(&port).then(|| "a program that is no allocation".to_owned()),
             last_used: &|port| history.last(port),
             now: self.now,

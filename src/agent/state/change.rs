@@ -328,7 +328,7 @@ impl<'a> Change<'a> {
         self.put(Table::Namespaces, namespace.name.as_bytes(), &namespace)
     }
 
-    /// Forgets a namespace without running jobs and variables.
+    /// Forgets a namespace without running jobs, variables and volumes.
     ///
     /// # Errors
     /// [`StateError::Conflict`] for one in use, and for `default`; [`StateError::NotFound`].
@@ -351,6 +351,13 @@ impl<'a> Change<'a> {
         if let Some(variable) = self.variables(Some(name), "").next() {
             let path = variable?.path;
             return Err(StateError::Conflict(format!("the namespace {name:?} has the variable {path:?}")));
+        }
+        for volume in self.volumes() {
+            let volume = volume?;
+            if volume.namespace == name {
+                let volume = volume.name;
+                return Err(StateError::Conflict(format!("the namespace {name:?} has the volume {volume:?}")));
+            }
         }
         self.take(Table::Namespaces, name.as_bytes())
     }

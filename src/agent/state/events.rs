@@ -275,7 +275,9 @@ fn event(change: &Change<'_>, before: &Before, record: &[u8], deleted: bool) -> 
         | Table::Namespaces
         | Table::Launches
         | Table::Scaling
-        | Table::Settings => return Ok(None),
+        | Table::Settings
+        | Table::Volumes
+        | Table::Claims => return Ok(None),
     };
     Ok(Some(Event { topic, kind: "", key, namespace, filter_keys, deleted, record }))
 }

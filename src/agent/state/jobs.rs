@@ -126,6 +126,7 @@ impl Change<'_> {
                 self.take(table, &at)?;
             }
         }
+        self.drop_claims_of(key)?;
         self.affected.remove(key);
         self.counts.remove(key);
         self.take(Table::Jobs, &at)

@@ -18,6 +18,7 @@ mod table;
 mod tokens;
 mod variables;
 mod view;
+mod volumes;
 mod wait;
 
 #[cfg(test)]
@@ -41,6 +42,7 @@ pub use snapshot::{Saved, nameless};
 pub use table::Table;
 pub use variables::{Condition, MAX_ITEMS, Written};
 pub use view::{TRACKED_VERSIONS, View};
+pub use volumes::VolumeUse;
 
 use crate::agent::model::Namespace;
 use crate::store::{Done, Draft, Source as _, Store, Verdict};

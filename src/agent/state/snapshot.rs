@@ -392,7 +392,8 @@ fn acceptable(meta: &Meta, key: &str) -> Result<(), StateError> {
     let Some(ours) = &meta.agentbin else {
         return Err(bad("it is one of Nomad's servers; only those of agentbin can be restored here"));
     };
-    if ours.schema != SCHEMA.version {
+    // Schema 2 has tables that schema 1 has not, and is otherwise the same.
+    if !(1..=SCHEMA.version).contains(&ours.schema) {
         return Err(bad(format!(
             "it has the schema {}, written by agentbin {}, and this program has {}: restore it with that version",
             ours.schema, ours.version, SCHEMA.version

@@ -1,11 +1,11 @@
 //! The tables, their keys, and the schema's number.
 
-use crate::agent::model::{Allocation, JobKey};
+use crate::agent::model::{Allocation, JobKey, VolumeClaim};
 use crate::store::{Schema, TableName};
 
 /// The number of what is written here. A record that older programs cannot read is a new number and a step from the one before
 /// in [`SCHEMA`]; a field with a default is none.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What has an index of its own: who waits for one of them is not woken by the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,11 +24,13 @@ pub enum Table {
     Launches,
     Scaling,
     Settings,
+    Volumes,
+    Claims,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 13] = [
+    pub const ALL: [Table; 15] = [
         Table::Jobs,
         Table::Summaries,
         Table::Evals,
@@ -42,6 +44,8 @@ impl Table {
         Table::Launches,
         Table::Scaling,
         Table::Settings,
+        Table::Volumes,
+        Table::Claims,
     ];
 
     /// The table of its records.
@@ -61,6 +65,8 @@ impl Table {
             Table::Launches => "launches",
             Table::Scaling => "scaling_events",
             Table::Settings => "settings",
+            Table::Volumes => "host_volumes",
+            Table::Claims => "host_volume_claims",
         }
     }
 }
@@ -112,8 +118,8 @@ pub(super) const OTHERS: [TableName; 13] = [
 ];
 
 /// All tables.
-pub(super) const TABLES: [TableName; 26] = {
-    let mut all = [""; 26];
+pub(super) const TABLES: [TableName; 28] = {
+    let mut all = [""; 28];
     let mut at = 0;
     while at < Table::ALL.len() {
         all[at] = Table::ALL[at].name();
@@ -127,8 +133,8 @@ pub(super) const TABLES: [TableName; 26] = {
     all
 };
 
-/// What the database holds.
-pub(super) const SCHEMA: Schema = Schema { version: VERSION, tables: &TABLES, upgrades: &[] };
+/// What the database holds. Version 2 has the tables of volumes and their claims, which an upgrade creates.
+pub(super) const SCHEMA: Schema = Schema { version: VERSION, tables: &TABLES, upgrades: &[(1, |_| Ok(()))] };
 
 /// The key of texts: each with a NUL behind it but the last, so that they sort one after the other and `a/b` is not below `a`.
 pub(super) fn key(parts: &[&str]) -> Vec<u8> {
@@ -172,6 +178,11 @@ pub(super) fn alloc_of_version(alloc: &Allocation) -> Vec<u8> {
     let mut key = version(&owner, alloc.job_create_index, alloc.job_version);
     key.extend(alloc.id.as_bytes());
     key
+}
+
+/// The key of a claim: one per volume of a group.
+pub(super) fn claim(of: &VolumeClaim) -> Vec<u8> {
+    key(&[&of.namespace, &of.job_id, &of.task_group_name, &of.volume_id])
 }
 
 /// A key for people.

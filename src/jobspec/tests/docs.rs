@@ -34,8 +34,11 @@ const NOTES: [(&str, &str); 9] = [
     ("job.group.service.weights", "kept and shown; no DNS asks for them"),
     ("job.group.service.check.expose", "`true` is refused"),
     ("job.group.service.check.type", "`tcp`, `http`, `https`, `grpc`, `script`"),
-    ("job.group.volume.access_mode", "of a host volume it must be one of a single node, and has no effect"),
-    ("job.group.volume.attachment_mode", "no effect on a host volume"),
+    (
+        "job.group.volume.access_mode",
+        "of a host volume it must be one of a single node; only for a dynamic one of the agent",
+    ),
+    ("job.group.volume.attachment_mode", "of a host volume only for a dynamic one of the agent"),
     ("job.group.volume.mount_options", "a mistake with `type = \"host\"`, as in Nomad"),
     ("job.group.task.volume_mount.selinux_label", "docker only; other drivers have no labels"),
 ];

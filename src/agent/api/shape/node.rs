@@ -66,7 +66,8 @@ fn common(node: &Node) -> Map<String, Value> {
         .host_volumes
         .iter()
         .map(|(name, (path, read_only))| {
-            (name.clone(), json!({"Path": path, "ReadOnly": read_only, "ID": "", "Name": name}))
+            let id = node.dynamic_volumes.get(name).map_or("", String::as_str);
+            (name.clone(), json!({"Path": path, "ReadOnly": read_only, "ID": id, "Name": name}))
         })
         .collect();
     let value = json!({

@@ -6,6 +6,7 @@ mod hostile;
 mod live;
 mod security;
 mod shapes;
+mod volumes;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -110,6 +111,9 @@ impl Engine for Wired {
     }
     async fn node(&self) -> Node {
         self.fake.node().await
+    }
+    fn volume_plugins(&self) -> Arc<crate::alloc::VolumePlugins> {
+        self.fake.volume_plugins()
     }
     fn alloc_dir(&self, _: &str) -> Option<PathBuf> {
         Some(self.dir.clone())

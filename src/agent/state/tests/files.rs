@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use super::making::{alloc, eval, job, long_spec, told};
 use super::{check, dump, key};
-use crate::agent::model::{EvalStatus, Nanos, Secret};
+use crate::agent::model::{DynamicVolume, EvalStatus, Nanos, Secret};
 use crate::agent::state::{Condition, KEY_FILE, State, StateError};
 use crate::store::StoreError;
 use crate::sys::children;
@@ -162,6 +162,10 @@ async fn yesterday_s_file_is_opened() {
     drop(view);
     state.change(move |change| change.put_job(web, None)).await.unwrap();
     check(&state.read().unwrap());
+    // What has come since works in it, too.
+    let volume = DynamicVolume { id: "v".to_owned(), name: "data".to_owned(), ..DynamicVolume::default() };
+    state.change(move |change| change.put_volume(volume)).await.unwrap();
+    assert_eq!(state.read().unwrap().volumes().all().unwrap().len(), 1);
 }
 
 /// The real command line reads ours: set `NOMAD` to it.
