@@ -36,13 +36,21 @@ impl Found {
     }
 }
 
+/// What a read looks for.
+type Find<'a> = dyn Fn(&View) -> Result<Found, Refusal> + Send + 'a;
+
 /// Reads; a blocking query waits until the result is newer than the client's index. Only changes of `tables` wake it up. After
 /// the timeout it answers with the current result.
-pub(super) async fn read(
-    call: &Call,
-    tables: &[Table],
-    find: impl Fn(&View) -> Result<Found, Refusal>,
-) -> Result<Answer, Refusal> {
+pub(super) fn read<'a>(
+    call: &'a Call,
+    tables: &'a [Table],
+    find: impl Fn(&View) -> Result<Found, Refusal> + Send + 'a,
+) -> impl Future<Output = Result<Answer, Refusal>> + Send {
+    // One copy of the code below for all lists.
+    read_with(call, tables, Box::new(find))
+}
+
+async fn read_with<'a>(call: &'a Call, tables: &'a [Table], find: Box<Find<'a>>) -> Result<Answer, Refusal> {
     let (above, wait) = waiting(call)?;
     let mut until = Instant::now() + wait;
     loop {
@@ -113,36 +121,60 @@ impl Page {
         whole: impl Fn(&T) -> Result<Value, StateError>,
         shown: impl Fn(&T) -> Result<Value, StateError>,
     ) -> Result<(Vec<Value>, Option<String>), Refusal> {
-        let rows: Box<dyn Iterator<Item = Result<T, StateError>>> = if self.reverse {
+        let mut page = Rows { of: self, rows: Vec::new(), next: None };
+        let mut take = |row: &T| page.take(&token(row), &|| whole(row), &|| shown(row));
+        if self.reverse {
             let all: Vec<T> = rows.collect::<Result<_, _>>()?;
-            Box::new(all.into_iter().rev().map(Ok))
-        } else {
-            Box::new(rows)
-        };
-        let from = self.from.as_deref();
-        let mut page = Vec::new();
-        for row in rows {
-            let row = row?;
-            let at = token(&row);
-            let is_before = |from: &str| {
-                let from = Token::read(from, at.number > 0);
-                if self.reverse { at > from } else { at < from }
-            };
-            if from.is_some_and(is_before) {
-                continue;
-            }
-            if let Some(filter) = &self.filter {
-                let fits = filter.fits(&whole(&row)?);
-                if !fits.map_err(|e| Refusal::bad(format!("failed to read result page: {e}")))? {
-                    continue;
+            for row in all.iter().rev() {
+                if !take(row)? {
+                    break;
                 }
             }
-            if self.per_page > 0 && page.len() == self.per_page {
-                return Ok((page, Some(at.text())));
+        } else {
+            for row in rows {
+                if !take(&row?)? {
+                    break;
+                }
             }
-            page.push(shown(&row)?);
         }
-        Ok((page, None))
+        Ok((page.rows, page.next))
+    }
+}
+
+/// A page that is being filled. What does not depend on the type of a row is here, once for all lists.
+struct Rows<'a> {
+    of: &'a Page,
+    rows: Vec<Value>,
+    next: Option<String>,
+}
+
+impl Rows<'_> {
+    /// Takes the next row, unless it is not of this page; `false` when the page is full.
+    fn take(
+        &mut self,
+        at: &Token,
+        whole: &dyn Fn() -> Result<Value, StateError>,
+        shown: &dyn Fn() -> Result<Value, StateError>,
+    ) -> Result<bool, Refusal> {
+        let is_before = |from: &str| {
+            let from = Token::read(from, at.number > 0);
+            if self.of.reverse { *at > from } else { *at < from }
+        };
+        if self.of.from.as_deref().is_some_and(is_before) {
+            return Ok(true);
+        }
+        if let Some(filter) = &self.of.filter {
+            let fits = filter.fits(&whole()?);
+            if !fits.map_err(|e| Refusal::bad(format!("failed to read result page: {e}")))? {
+                return Ok(true);
+            }
+        }
+        if self.of.per_page > 0 && self.rows.len() == self.of.per_page {
+            self.next = Some(at.text());
+            return Ok(false);
+        }
+        self.rows.push(shown()?);
+        Ok(true)
     }
 }
 

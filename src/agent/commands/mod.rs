@@ -10,6 +10,7 @@ mod snapshot;
 mod types;
 mod volumes;
 
+use std::any::Any;
 use std::sync::Arc;
 
 use super::core::Core;
@@ -21,6 +22,9 @@ pub use types::{
     DeploymentChanged, Deregister, Dispatch, Dispatched, Drain, Evaluated, NodeChanged, Planned, Register, Registered,
     Scale, Validated,
 };
+
+/// A change whose result can have any type.
+type Untyped = dyn FnOnce(&Core, &mut Change<'_>) -> Result<Box<dyn Any + Send>, CommandError> + Send;
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
@@ -38,15 +42,21 @@ impl Commands {
         &self,
         make: impl FnOnce(&Core, &mut Change<'_>) -> Result<T, CommandError> + Send + 'static,
     ) -> Result<(u64, T), CommandError> {
+        let (index, value) = self.change_untyped(Box::new(move |core, change| Ok(Box::new(make(core, change)?)))).await?;
+        Ok((index, *value.downcast().map_err(|_| StateError::Lost)?))
+    }
+
+    /// The same for all types of results: one copy of its code in the executable.
+    async fn change_untyped(&self, make: Box<Untyped>) -> Result<(u64, Box<dyn Any + Send>), CommandError> {
         let core = Arc::clone(&self.core);
         let (refused, heard) = std::sync::mpsc::sync_channel(1);
-        let made = self.core.state.change(move |change| {
+        let made = self.core.state.change_untyped(Box::new(move |change| {
             make(&core, change).map_err(|error| {
                 // An error rolls back the change; the original error is sent through the channel.
                 let _ = refused.try_send(error);
                 StateError::Invalid("the command is refused".to_owned())
             })
-        });
+        }));
         match made.await {
             Ok(made) => Ok(made),
             Err(error) => Err(heard.try_recv().unwrap_or_else(|_| error.into())),

@@ -25,6 +25,7 @@ mod wait;
 mod tests;
 
 use crate::spec::collections::BTreeSet;
+use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -144,12 +145,12 @@ impl State {
     ///
     /// # Errors
     /// The error of `f`: then nothing is changed. [`StateError::Store`] when the write failed, or its outcome is not known.
-    pub async fn change<T, F>(&self, f: F) -> Result<(u64, T), StateError>
+    pub fn change<T, F>(&self, f: F) -> impl Future<Output = Result<(u64, T), StateError>> + Send
     where
         T: Send + 'static,
         F: FnOnce(&mut Change<'_>) -> Result<T, StateError> + Send + 'static,
     {
-        self.submit(false, f).await
+        typed(self.submit(false, untyped(f)))
     }
 
     /// As [`State::change`], for frequent changes that are not urgent, such as the states of tasks: it waits some milliseconds
@@ -157,19 +158,23 @@ impl State {
     ///
     /// # Errors
     /// As [`State::change`].
-    pub async fn change_soon<T, F>(&self, f: F) -> Result<(u64, T), StateError>
+    pub fn change_soon<T, F>(&self, f: F) -> impl Future<Output = Result<(u64, T), StateError>> + Send
     where
         T: Send + 'static,
         F: FnOnce(&mut Change<'_>) -> Result<T, StateError> + Send + 'static,
     {
-        self.submit(true, f).await
+        typed(self.submit(true, untyped(f)))
     }
 
-    async fn submit<T, F>(&self, soon: bool, f: F) -> Result<(u64, T), StateError>
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut Change<'_>) -> Result<T, StateError> + Send + 'static,
-    {
+    /// As [`State::change`], for all types of results: one copy of its code in the executable.
+    pub(super) fn change_untyped(
+        &self,
+        f: Box<Untyped>,
+    ) -> impl Future<Output = Result<(u64, Box<dyn Any + Send>), StateError>> + Send {
+        self.submit(false, f)
+    }
+
+    async fn submit(&self, soon: bool, f: Box<Untyped>) -> Result<(u64, Box<dyn Any + Send>), StateError> {
         let (sender, receiver) = oneshot::channel();
         let shared = Arc::clone(&self.shared);
         let work = move |draft: Result<&Arc<Draft>, _>| {
@@ -249,21 +254,34 @@ impl State {
     }
 }
 
+/// A change whose result can have any type.
+pub(super) type Untyped = dyn FnOnce(&mut Change<'_>) -> Result<Box<dyn Any + Send>, StateError> + Send;
+
+fn untyped<T: Send + 'static>(
+    f: impl FnOnce(&mut Change<'_>) -> Result<T, StateError> + Send + 'static,
+) -> Box<Untyped> {
+    Box::new(move |change| Ok(Box::new(f(change)?)))
+}
+
+/// The result of a change as its own type again. Another type than that of the change is taken for a lost result.
+async fn typed<T: 'static>(
+    made: impl Future<Output = Result<(u64, Box<dyn Any + Send>), StateError>>,
+) -> Result<(u64, T), StateError> {
+    let (index, value) = made.await?;
+    Ok((index, *value.downcast().map_err(|_| StateError::Lost)?))
+}
+
 /// A finished change that is to be written.
-struct Made<T> {
+struct Made {
     index: u64,
-    value: T,
+    value: Box<dyn Any + Send>,
     /// Whether it has writes.
     writes: bool,
     /// The notifications; `None` if there are none.
     effects: Option<Effects>,
 }
 
-fn make<T>(
-    draft: &Arc<Draft>,
-    keys: &Arc<Keys>,
-    f: impl FnOnce(&mut Change<'_>) -> Result<T, StateError>,
-) -> Result<Made<T>, StateError> {
+fn make(draft: &Arc<Draft>, keys: &Arc<Keys>, f: Box<Untyped>) -> Result<Made, StateError> {
     let mut change = Change::new(draft, keys)?;
     let value = f(&mut change)?;
     status::follow(&mut change)?;
