@@ -93,7 +93,7 @@ async fn d50_values_that_do_not_end() {
         (
             "early hints",
             Says { head: "", again: b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n", chunked: false },
-            32 << 20,
+            1 << 20,
         ),
     ] {
         let (engine, sent, _dir) = engine(says);
@@ -109,6 +109,9 @@ async fn d50_errors_that_do_not_end() {
     let (engine, sent, _dir) = engine(Says { head: ERROR, again: b"no and no ", chunked: true });
     assert_refused("a log", engine.logs("web", 0, true).await, &sent, 1 << 20);
     assert_refused("a session", engine.exec_start("web", true).await, &sent, 4 << 20);
+    let again = b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n";
+    let (engine, sent, _dir) = self::engine(Says { head: "", again, chunked: false });
+    assert_refused("early hints", engine.logs("web", 0, true).await, &sent, 1 << 20);
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 
 use super::EngineError;
 use super::call::{Ask, Payload, nothing};
-use super::meter::{Allowance, MAX_ERROR, Metered};
+use super::meter::{Allowance, MAX_ERROR, MAX_HEAD, Metered};
 use crate::sys::lock::lock;
 
 /// The newest API version that is used; an older engine is asked in its own version.
@@ -193,7 +193,7 @@ impl Connector {
         })
     }
 
-    /// One request on a separate connection, whose answer is a stream that is read in pieces: only its pieces are bounded.
+    /// One request on a separate connection, whose answer is a stream that is read in pieces: only its head and its pieces are bounded.
     pub(super) async fn send(&self, request: Request<Payload>) -> Result<Response<Incoming>, EngineError> {
         self.send_for(request, None).await
     }
@@ -212,15 +212,18 @@ impl Connector {
                 problem: format!("{}: no answer within {CONNECT:?}", self.endpoint),
             })?
             .map_err(|e| EngineError::NoConnection { what, problem: format!("{}: {e}", self.endpoint) })?;
+        let head = Allowance::new(MAX_HEAD);
         let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
-            .handshake(TokioIo::new(Metered::new(stream, allowance)))
+            .handshake(TokioIo::new(Metered::new(stream, head.clone(), allowance)))
             .await
             .map_err(|e| broken(what, &e))?;
         // Ends with the answer, or when the caller drops it.
         crate::sys::task::spawn(async move {
             let _said_to_the_caller = connection.with_upgrades().await;
         });
-        sender.send_request(request).await.map_err(|e| broken("speak with the engine", &e))
+        let response = sender.send_request(request).await.map_err(|e| broken("speak with the engine", &e))?;
+        head.lift();
+        Ok(response)
     }
 
     /// Returns the answer, or the error that it contains.

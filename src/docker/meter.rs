@@ -12,6 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(super) const MAX_ANSWER: usize = 32 << 20;
 /// Limit of data without a parsable message in a stream of progress, in bytes.
 pub(super) const MAX_RIDDLE: usize = 1 << 20;
+/// Limit of what comes before a body, in bytes: an engine may send any number of informational answers before the answer.
+pub(super) const MAX_HEAD: usize = 1 << 20;
 /// Limit of an error answer, in bytes.
 pub(super) const MAX_ERROR: usize = 64 << 10;
 
@@ -33,6 +35,11 @@ impl Allowance {
         self.left.store(self.most, Ordering::Relaxed);
     }
 
+    /// Ends the limit.
+    pub(super) fn lift(&self) {
+        self.left.store(usize::MAX, Ordering::Relaxed);
+    }
+
     fn spend(&self, bytes: usize) -> io::Result<()> {
         let spend = |left: usize| left.checked_sub(bytes);
         let spent = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend);
@@ -43,16 +50,18 @@ impl Allowance {
     }
 }
 
-/// A connection that is read only up to its allowance; without an allowance, without a limit.
+/// A connection that is read only up to its allowances: the first one holds until the answer's head is there, the second one, if
+/// there is one, for all of the answer.
 #[derive(Debug)]
 pub(super) struct Metered<S> {
     stream: S,
-    allowance: Option<Allowance>,
+    head: Allowance,
+    whole: Option<Allowance>,
 }
 
 impl<S> Metered<S> {
-    pub(super) fn new(stream: S, allowance: Option<Allowance>) -> Metered<S> {
-        Metered { stream, allowance }
+    pub(super) fn new(stream: S, head: Allowance, whole: Option<Allowance>) -> Metered<S> {
+        Metered { stream, head, whole }
     }
 }
 
@@ -61,7 +70,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
         let before = buf.filled().len();
         std::task::ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
         let read = buf.filled().len() - before;
-        Poll::Ready(self.allowance.as_ref().map_or(Ok(()), |allowance| allowance.spend(read)))
+        self.head.spend(read)?;
+        Poll::Ready(self.whole.as_ref().map_or(Ok(()), |whole| whole.spend(read)))
     }
 }
 
