@@ -292,6 +292,84 @@ fn tasks_outlive_the_agent_however_it_ends() {
     agent.wind_up();
 }
 
+/// The state is lost while tasks run, one has ended and a job was stopped: with `--adopt-records` all of it goes on.
+#[test]
+fn n8_without_its_state_an_agent_goes_on_with_the_records() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let script = format!("echo pid $$; {WAITS}");
+    let mut web = job("web", "service", &script, json!({ "Count": 2 }));
+    agent.register(&web);
+    // The second version changes nothing that the tasks see: they go on, and belong to it.
+    web["Meta"] = json!({ "owner": "me" });
+    web["Priority"] = json!(60);
+    agent.register(&web);
+    agent.json("PUT", "/v1/namespace", &json!({ "Name": "apps" }));
+    let mut once = job("once", "batch", "echo ran >> $NOMAD_ALLOC_DIR/ran; echo ran", json!({}));
+    once["Namespace"] = json!("apps");
+    agent.register(&once);
+    agent.register(&job("gone", "service", &script, json!({})));
+    let done = agent.until("the batch job is done", || {
+        let Value::Array(all) = agent.get("/v1/allocations?namespace=apps") else { panic!() };
+        all.into_iter().find(|alloc| alloc["ClientStatus"] == "complete")
+    });
+    let gone = agent.alloc("gone", "running", "");
+    agent.json("DELETE", "/v1/job/gone", &Value::Null);
+    agent.alloc("gone", "complete", "");
+    let run = |agent: &Agent<'_>| {
+        agent.until("both run in their version", || {
+            let all = agent.allocs("web");
+            let is = |a: &Value| a["ClientStatus"] == "running" && a["JobVersion"] == 1;
+            (all.len() == 2 && all.iter().all(is)).then_some(all)
+        })
+    };
+    let before = run(&agent);
+    let pids: Vec<String> = before.iter().map(|alloc| pid_of(&agent, alloc, "t")).collect();
+    let _status = agent.end(Signal::KILL);
+    std::fs::rename(world.data_dir().join("server"), world.path("lost")).unwrap();
+
+    // Without being told so, an agent touches none of it and says what to do.
+    let agent = Agent::start(&world);
+    assert_eq!(agent.get("/v1/jobs"), json!([]));
+    assert!(agent.log().contains("start the agent once with --adopt-records"), "{}", agent.log());
+    assert!(pids.iter().all(|pid| lives(pid)));
+    let _status = agent.end(Signal::TERM);
+
+    for _ in 0..2 {
+        let agent = Agent::start_with(&world, &["--adopt-records"]);
+        let after = run(&agent);
+        for (alloc, pid) in before.iter().zip(&pids) {
+            let same = after.iter().find(|same| same["ID"] == alloc["ID"]).unwrap_or_else(|| panic!("{after:#?}"));
+            assert_eq!((&same["Name"], &same["NodeID"]), (&alloc["Name"], &alloc["NodeID"]));
+            assert_eq!((&same["TaskStates"]["t"]["Restarts"], &pid_of(&agent, alloc, "t")), (&json!(0), pid));
+        }
+        let known = agent.get("/v1/job/web");
+        assert_eq!((&known["Version"], &known["Meta"]["owner"], &known["Priority"]), (&json!(1), &json!("me"), &json!(60)));
+        assert_eq!(agent.get("/v1/job/gone")["Stop"], true);
+        let ended = agent.alloc("gone", "complete", "");
+        assert_eq!(ended["ID"], gone["ID"]);
+        let once = agent.until("the batch job is done again", || {
+            let job = agent.get("/v1/job/once?namespace=apps");
+            (job["Status"] == "dead").then_some(job)
+        });
+        assert_eq!(once["Stop"], false);
+        let Value::Array(all) = agent.get("/v1/allocations?namespace=apps") else { panic!() };
+        assert_eq!((all.len(), &all[0]["ID"], &all[0]["ClientStatus"]), (1, &done["ID"], &json!("complete")));
+        let _status = agent.end(Signal::KILL);
+    }
+
+    // Decisions are made as before: one of two stays, and a stop ends it.
+    let agent = Agent::start(&world);
+    web["TaskGroups"][0]["Count"] = json!(1);
+    agent.register(&web);
+    agent.until("one has ended", || pids.iter().filter(|pid| lives(pid)).count().eq(&1).then_some(()));
+    assert_eq!(agent.get("/v1/job/web")["Version"], 2);
+    agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
+    agent.until("the other one has ended", || pids.iter().all(|pid| !lives(pid)).then_some(()));
+    agent.wind_up();
+}
+
 #[test]
 fn a_second_agent_on_the_same_data_directory_says_who_has_it() {
     need_root!();

@@ -156,8 +156,8 @@ impl Core {
             let meta = view.node()?.map(|node| node.meta).unwrap_or_default();
             (view.version_of(&alloc)?, self.still_there(&view, &alloc)?, meta)
         };
-        let job = version.as_ref().and_then(|version| self.jobs.of(version).ok());
-        let Some(job) = job else {
+        let known = version.and_then(|version| Some((self.jobs.of(&version).ok()?, version)));
+        let Some((job, version)) = known else {
             // It was registered once, so it is an older agent's job that this one does not understand. Its running tasks would
             // not be supervised.
             if self.engine.runs(&alloc.id) {
@@ -165,11 +165,10 @@ impl Core {
             }
             return self.give_up(alloc, "the job of this allocation cannot be read any more").await;
         };
-        let payload = version.map(|version| version.payload).unwrap_or_default();
-        let Ok(payload) = STANDARD.decode(payload) else {
+        let Ok(payload) = STANDARD.decode(&version.payload) else {
             return self.give_up(alloc, "the payload of this job cannot be read").await;
         };
-        let wanted = Wanted { alloc, job, payload, meta };
+        let wanted = Wanted { alloc, job, version, payload, meta };
         match previous.filter(|_| !self.engine.runs(&wanted.alloc.id)) {
             Some(previous) => {
                 lock(&self.waiting).insert(wanted.alloc.id.clone(), (previous, wanted));

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::model::{Allocation, ClientStatus, Nanos, NetworkStatus, Node, ServiceRegistration, TaskState};
+use super::model::{
+    Allocation, ClientStatus, JobVersion, Nanos, NetworkStatus, Node, ServiceRegistration, TaskState,
+};
 use crate::alloc::{VolumePlugins, control};
 use crate::driver::KeptOutput;
 use crate::executor::{ExecRequests, ExecResponses};
@@ -25,6 +27,8 @@ pub struct Wanted {
     pub alloc: Allocation,
     /// The version `alloc.job_version`.
     pub job: Arc<Job>,
+    /// The same as it is stored.
+    pub version: JobVersion,
     /// The payload of the dispatch; empty for none.
     pub payload: Vec<u8>,
     /// The node's current metadata.

@@ -1,7 +1,8 @@
 //! The record of an allocation: written before anything is made, so that a clean-up after a crash knows what is ours.
 //!
 //! If the owner returns after it was killed, the record also says what is needed to go on with the allocation. The job, which
-//! does not change, is in a file of its own next to the record, and exists as long as the record.
+//! does not change, is in a file of its own next to the record, and exists as long as the record; so is what the owner itself
+//! wants to find again.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -36,6 +37,8 @@ const VERSION_TO_RESTORE: u32 = 3;
 const JOB_VERSION: u32 = 1;
 /// The extension of that file, which lies next to the record.
 const JOB: &str = "job";
+/// The extension of the file with what the allocation's owner keeps of it, which lies there, too.
+const KEPT: &str = "kept";
 /// Most bytes of a record: some hundreds for each of its tasks.
 const LONGEST: u64 = 64 << 20;
 
@@ -253,6 +256,12 @@ impl Record {
         Ok(read.job)
     }
 
+    /// Whether a stop of the allocation was requested.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.restore.as_ref().is_some_and(|restore| restore.stopping)
+    }
+
     /// The allocation's id; `None` if the file was tampered with.
     #[must_use]
     pub fn id(&self) -> Option<AllocId> {
@@ -295,6 +304,27 @@ impl Records {
         let bytes = json::to_vec(&JobToWrite { version: JOB_VERSION, job });
         let written = bytes.map_err(io::Error::from).and_then(|bytes| write_atomically(&path, &bytes));
         written.map_err(|source| RecordError::Write { path, source })
+    }
+
+    /// Keeps bytes of the owner of an allocation next to its record, with which they are removed. Not synced to disk either.
+    ///
+    /// # Errors
+    /// [`RecordError::Write`].
+    pub fn keep(&self, id: &AllocId, bytes: &[u8]) -> Result<(), RecordError> {
+        self.replace(&self.path(id.as_str()).with_extension(KEPT), bytes)
+    }
+
+    /// What the owner of an allocation keeps of it; `None` if that is nothing.
+    ///
+    /// # Errors
+    /// [`RecordError::Read`], also if another user than this one or root can have written it.
+    pub fn kept(&self, id: &AllocId) -> Result<Option<Vec<u8>>, RecordError> {
+        let path = self.path(id.as_str()).with_extension(KEPT);
+        match owned::read(&path, LONGEST) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(RecordError::Read { path, source }),
+        }
     }
 
     /// Takes over the record of an allocation that another process has made.
@@ -437,15 +467,20 @@ impl Records {
 
     fn write(&self, record: &Record) -> Result<(), RecordError> {
         let path = self.path(&record.alloc_id);
+        // Records of owners that return are long and are written often.
+        let to_bytes = if record.restore.is_some() { json::to_vec } else { json::to_vec_pretty };
+        let bytes = to_bytes(record).map_err(|error| RecordError::Write { path: path.clone(), source: error.into() })?;
+        self.replace(&path, &bytes)
+    }
+
+    fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
         let write = || {
             DirBuilder::new().recursive(true).mode(0o711).create(&self.dir)?;
             // A record in a directory of another user would not be trusted later, so it is not written there.
             OwnDir::open(&self.dir)?;
-            // Records of owners that return are long and are written often.
-            let to_bytes = if record.restore.is_some() { json::to_vec } else { json::to_vec_pretty };
-            write_atomically(&path, &to_bytes(record)?)
+            write_atomically(path, bytes)
         };
-        write().map_err(|source| RecordError::Write { path: path.clone(), source })
+        write().map_err(|source| RecordError::Write { path: path.to_owned(), source })
     }
 
     /// The file of an allocation's record.
@@ -454,9 +489,9 @@ impl Records {
     }
 }
 
-/// Removes a record, and the job next to it; a missing record is no error.
+/// Removes a record, and what lies next to it; a missing record is no error.
 pub(super) fn remove_record(path: &Path) -> Result<(), RecordError> {
-    for path in [path.with_extension(JOB), path.to_owned()] {
+    for path in [path.with_extension(JOB), path.with_extension(KEPT), path.to_owned()] {
         match std::fs::remove_file(&path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(RecordError::Write { path, source }),
             _ => {}
@@ -489,6 +524,9 @@ mod tests {
         assert_eq!(Record::read(&path).unwrap().handles, [handle]);
         records.task_ended(&task_id, Vec::new).unwrap();
         assert_eq!(Record::read(&path).unwrap(), record(&id));
+        assert_eq!(records.kept(&id).unwrap(), None);
+        records.keep(&id, b"decided").unwrap();
+        assert_eq!(records.kept(&id).unwrap().as_deref(), Some(&b"decided"[..]));
         records.remove(&id).unwrap();
         records.remove(&id).unwrap();
         assert_eq!(std::fs::read_dir(data.path().join("alloc")).unwrap().count(), 0);

@@ -21,7 +21,8 @@ use super::signals::Signals;
 use super::upgrade::{self, Program};
 use super::{AgentArgs, complain, log, policy, token};
 use crate::agent::api::{About, Allowed, Api, LogLine, Process, Security, Upgrade};
-use crate::agent::model::Role;
+use crate::agent::engine::Engine as _;
+use crate::agent::model::{Nanos, Role};
 use crate::agent::runner::{Advertised, Runner};
 use crate::agent::state::State;
 use crate::agent::{Agent, Working};
@@ -208,6 +209,21 @@ fn check_beside(place: &Place, state: &Path) -> anyhow::Result<()> {
     }
 }
 
+/// Makes the state know the allocations that an earlier agent left, with their jobs.
+async fn adopt(state: &State, runner: &Arc<Runner>) -> anyhow::Result<()> {
+    let (found, node) = (runner.adoptable(), runner.node().await);
+    let now = Nanos::of(std::time::SystemTime::now());
+    let (_, done) = state.change(move |change| change.adopt_records(found, (&node.id, &node.name), now)).await?;
+    for key in &done.jobs {
+        tracing::info!(namespace = key.namespace, job = key.id, "a job was made again from its allocations");
+    }
+    for id in &done.purged {
+        tracing::warn!(alloc = id, "an allocation is left alone whose job was purged");
+    }
+    tracing::info!("allocations that were adopted: {}, that are known: {}", done.allocs.len(), done.known.len());
+    Ok(())
+}
+
 /// A running agent.
 struct Serving {
     runner: Arc<Runner>,
@@ -280,13 +296,17 @@ impl Serving {
         let (runner, reports) = Runner::new(Arc::clone(&machine), advertised, volumes)
             .context("cannot look for allocations of the last agent")?;
         alloc::control::serve(&sockets.path, runner.served())?;
+        if args.adopt_records {
+            adopt(&state, &runner).await.context("cannot adopt the allocations of the data directory")?;
+        }
         let (agent, working) = Agent::start(state.clone(), Arc::new(Arc::clone(&runner)), reports).await?;
         runner.settled(TAKING_UP).await;
         let view = agent.state.read()?;
         for id in runner.left() {
             // Of an allocation that has ended, only the directory remains until it is garbage collected.
             if view.alloc(&id)?.is_none() {
-                tracing::warn!(alloc = id, "an allocation is left alone that the state does not know");
+                let fix = "if the state was lost, start the agent once with --adopt-records";
+                tracing::warn!(alloc = id, fix, "an allocation is left alone that the state does not know");
             }
         }
         drop(view);

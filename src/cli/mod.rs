@@ -286,6 +286,9 @@ struct AgentArgs {
     /// Put the cgroups of tasks below this one: relative to each tree [default: nomad.slice, on cgroup v1 nomad]
     #[arg(long, value_name = "PATH")]
     cgroup_parent: Option<PathBuf>,
+    /// Go on with the allocations in the data directory that the state does not know: for when the state was lost
+    #[arg(long)]
+    adopt_records: bool,
     /// Only look whether an agent could start with this configuration and what is in the data directory
     #[arg(long)]
     check: bool,

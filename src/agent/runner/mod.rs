@@ -6,6 +6,7 @@
 //! ```
 
 mod described;
+mod kept;
 mod offered;
 mod told;
 
@@ -349,6 +350,9 @@ fn warn_of(id: &str, errors: &[CleanupError]) {
 impl Engine for Arc<Runner> {
     async fn start(&self, wanted: Wanted) {
         if let Ok(entry) = self.entry(&wanted.alloc.id) {
+            if !*entry.destroy.borrow() {
+                self.keep(entry.control.id(), &wanted);
+            }
             return entry.control.update(&wanted.job);
         }
         if *self.leaving.borrow() {
@@ -361,6 +365,7 @@ impl Engine for Arc<Runner> {
         let (destroy, destroyed) = watch::channel(false);
         let ended = Arc::new(watch::Sender::new(false));
         let (control, dir) = (alloc.control(), alloc.dir().to_owned());
+        self.keep(control.id(), &wanted);
         let entry = Entry { control: Arc::clone(&control), dir, ended: Arc::clone(&ended), destroy: Arc::new(destroy) };
         lock(&self.allocs).insert(wanted.alloc.id, entry);
         self.served.add(Arc::clone(&control));

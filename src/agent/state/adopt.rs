@@ -1,47 +1,27 @@
-//! Recovery without the database: jobs and allocations are recreated from the records of the allocations.
+//! Recovery without the database: jobs and allocations are recreated from what lies beside the records of the allocations.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::change::{Change, encode};
 use super::error::StateError;
 use super::table::{self, Table};
 use crate::agent::model::{
-    AllocMetric, AllocatedResources, Allocation, ClientStatus, DesiredStatus, DesiredTransition, EvalStatus,
-    Evaluation, JobKey, JobStatus, JobVersion, Nanos, NetworkStatus, TaskState, Trigger,
+    Allocation, ClientStatus, DesiredStatus, DesiredTransition, EvalStatus, Evaluation, JobKey, JobStatus, JobVersion,
+    Namespace, Nanos, Trigger,
 };
 use crate::spec::JobType;
-use crate::spec::collections::{BTreeMap, BTreeSet};
+use crate::spec::collections::{BTreeMap};
 use crate::sys::random;
 
-/// An allocation that was found, from its record.
+/// An allocation that was found without a state that knows it.
 #[derive(Debug, Clone)]
 pub struct Adoptable {
-    /// Its id.
-    pub id: String,
-    /// Its job.
-    pub job: JobKey,
-    /// The version of its job.
-    pub job_version: u64,
-    /// That version's specification in API form; empty if it is not known.
-    pub spec: Map<String, Value>,
-    /// Its group.
-    pub group: String,
-    /// Its number among the group's.
-    pub index: u32,
-    /// The node's id.
-    pub node_id: String,
-    /// The node's name.
-    pub node_name: String,
-    /// What it has.
-    pub resources: AllocatedResources,
-    /// What it does.
-    pub client_status: ClientStatus,
-    /// By task.
-    pub task_states: BTreeMap<String, TaskState>,
-    /// Its network.
-    pub network_status: Option<NetworkStatus>,
-    /// When it came to be.
-    pub create_time: Nanos,
+    /// It as it was when the engine last got it.
+    pub alloc: Allocation,
+    /// Its version of the job.
+    pub job: JobVersion,
+    /// Whether its tasks were stopped.
+    pub is_stopped: bool,
 }
 
 /// The result of an adoption.
@@ -53,86 +33,105 @@ pub struct Adoption {
     pub allocs: Vec<String>,
     /// Allocations that the state contained already.
     pub known: Vec<String>,
-    /// Allocations that continue without a job, and so without decisions about them, because their job is not known.
-    pub without_job: Vec<String>,
+    /// Allocations of a job that was purged before another one got its name: nothing decides about them.
+    pub purged: Vec<String>,
 }
 
 impl Change<'_> {
-    /// Recreates the jobs and allocations of these records, in their versions. Existing ones are not changed, and nothing is
-    /// stopped.
+    /// Recreates the jobs and allocations of these records, in their versions, on the node with this id and name. Existing ones are not changed, and nothing is
+    /// stopped: a job all of whose allocations were stopped is a stopped one, and a stopped allocation is wanted no more. How an
+    /// allocation is, the engine reports when it gets it.
     ///
     /// # Errors
     /// [`StateError`].
-    pub fn adopt_records(&mut self, found: Vec<Adoptable>, now: Nanos) -> Result<Adoption, StateError> {
+    pub fn adopt_records(
+        &mut self,
+        found: Vec<Adoptable>,
+        (node_id, node_name): (&str, &str),
+        now: Nanos,
+    ) -> Result<Adoption, StateError> {
         let mut adoption = Adoption::default();
         let mut by_job: BTreeMap<JobKey, Vec<Adoptable>> = BTreeMap::new();
+        let mut replaced: BTreeMap<String, String> = BTreeMap::new();
         for record in found {
-            if self.alloc(&record.id)?.is_some() {
-                adoption.known.push(record.id);
-            } else {
-                by_job.entry(record.job.clone()).or_default().push(record);
-            }
-        }
-        for (key, records) in by_job {
-            let versions = self.adopt_versions(&key, &records, now, &mut adoption)?;
-            let (with, without): (Vec<_>, Vec<_>) =
-                records.into_iter().partition(|record| versions.contains(&record.job_version));
-            adoption.without_job.extend(without.into_iter().map(|record| record.id));
-            if with.is_empty() {
+            if self.alloc(&record.alloc.id)?.is_some() {
+                adoption.known.push(record.alloc.id);
                 continue;
             }
+            if !record.alloc.previous_allocation.is_empty() {
+                replaced.insert(record.alloc.previous_allocation.clone(), record.alloc.id.clone());
+            }
+            by_job.entry(record.job.key.clone()).or_default().push(record);
+        }
+        for (key, mut records) in by_job {
+            let newest = records.iter().map(|record| record.job.create_index).max();
+            records.retain(|record| {
+                let is_of_it = Some(record.job.create_index) == newest;
+                if !is_of_it {
+                    adoption.purged.push(record.alloc.id.clone());
+                }
+                is_of_it
+            });
+            self.adopt_versions(&key, &records, &mut adoption)?;
             let Some(job) = self.job(&key)? else { continue };
             let eval = decided(&job, now);
-            for record in with {
-                adoption.allocs.push(record.id.clone());
-                self.put_alloc(adopted(record, &job, &eval.id, now))?;
+            for Adoptable { alloc, is_stopped, .. } in records {
+                adoption.allocs.push(alloc.id.clone());
+                self.put_alloc(Allocation {
+                    eval_id: eval.id.clone(),
+                    node_id: node_id.to_owned(),
+                    node_name: node_name.to_owned(),
+                    job_create_index: job.create_index,
+                    desired_status: if is_stopped { DesiredStatus::Stop } else { DesiredStatus::Run },
+                    desired_transition: DesiredTransition::default(),
+                    client_status: ClientStatus::Running,
+                    client_description: String::new(),
+                    task_states: BTreeMap::new(),
+                    // Deployments are not recreated.
+                    deployment_id: String::new(),
+                    deployment_status: None,
+                    followup_eval_id: String::new(),
+                    // Otherwise it would be replaced again.
+                    next_allocation: replaced.remove(&alloc.id).unwrap_or_default(),
+                    network_status: None,
+                    modify_time: now,
+                    ..alloc
+                })?;
             }
             self.put_eval(eval)?;
         }
         Ok(adoption)
     }
 
-    /// Stores the versions of a job in the records. Returns all versions that exist afterwards.
+    /// Stores the versions of a job that the records have.
     fn adopt_versions(
         &mut self,
         key: &JobKey,
         records: &[Adoptable],
-        now: Nanos,
         adoption: &mut Adoption,
-    ) -> Result<BTreeSet<u64>, StateError> {
+    ) -> Result<(), StateError> {
         if self.namespace(&key.namespace)?.is_none() {
-            self.put_namespace(crate::agent::model::Namespace { name: key.namespace.clone(), ..Default::default() })?;
+            self.put_namespace(Namespace { name: key.namespace.clone(), ..Namespace::default() })?;
         }
         let known = self.job(key)?;
         let create_index = known.as_ref().map_or(self.next_index(), |job| job.create_index);
-        let mut specs: BTreeMap<u64, &Adoptable> = BTreeMap::new();
-        for record in records.iter().filter(|record| !record.spec.is_empty()) {
-            specs.entry(record.job_version).or_insert(record);
-        }
-        let mut versions: BTreeSet<u64> = specs.keys().copied().collect();
-        let newest = known.as_ref().map(|job| job.version).max(versions.last().copied());
-        for (version, record) in specs {
+        let versions: BTreeMap<u64, &JobVersion> =
+            records.iter().map(|record| (record.job.version, &record.job)).collect();
+        let newest = known.as_ref().map(|job| job.version).max(versions.last_key_value().map(|(version, _)| *version));
+        let stop = records.iter().all(|record| record.is_stopped);
+        for (version, found) in versions {
             if self.version(key, version)?.is_some() {
                 continue;
             }
-            let text = |name: &str| record.spec.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let index = self.next_index();
             let job = JobVersion {
-                key: key.clone(),
-                version,
-                spec: record.spec.clone(),
-                stop: false,
-                stable: false,
+                stop: stop && Some(version) == newest,
                 status: JobStatus::Pending,
                 status_description: String::new(),
-                parent_id: text("ParentID"),
-                dispatched: record.spec.get("Dispatched").and_then(Value::as_bool).unwrap_or_default(),
-                payload: text("Payload"),
-                dispatch_idempotency_token: text("DispatchIdempotencyToken"),
-                submit_time: now,
-                version_tag: None,
                 create_index,
-                modify_index: self.next_index(),
-                job_modify_index: self.next_index(),
+                modify_index: index,
+                job_modify_index: index,
+                ..found.clone()
             };
             if Some(version) == newest {
                 self.put_known_job(&job)?;
@@ -141,13 +140,13 @@ impl Change<'_> {
                 self.link(table::VERSIONS, &table::version(key, create_index, version), encode(&job)?);
             }
         }
-        versions.extend(known.map(|job| job.version));
-        Ok(versions)
+        Ok(())
     }
 
-    /// Stores a job with its version number unchanged.
+    /// Stores a job with its version number and tag unchanged.
     fn put_known_job(&mut self, job: &JobVersion) -> Result<(), StateError> {
-        let next = JobVersion { version: job.version, ..self.put_job(job.clone(), None)? };
+        let stored = self.put_job(job.clone(), None)?;
+        let next = JobVersion { version: job.version, version_tag: job.version_tag.clone(), ..stored };
         self.put(Table::Jobs, &table::job(&job.key), &next)
     }
 }
@@ -184,37 +183,3 @@ fn decided(job: &JobVersion, now: Nanos) -> Evaluation {
     }
 }
 
-fn adopted(record: Adoptable, job: &JobVersion, eval: &str, now: Nanos) -> Allocation {
-    Allocation {
-        name: format!("{}.{}[{}]", job.key.id, record.group, record.index),
-        id: record.id,
-        namespace: job.key.namespace.clone(),
-        eval_id: eval.to_owned(),
-        node_id: record.node_id,
-        node_name: record.node_name,
-        job_id: job.key.id.clone(),
-        job_version: record.job_version,
-        job_create_index: job.create_index,
-        task_group: record.group,
-        allocated_resources: record.resources,
-        metrics: AllocMetric::default(),
-        desired_status: DesiredStatus::Run,
-        desired_description: String::new(),
-        desired_transition: DesiredTransition::default(),
-        client_status: record.client_status,
-        client_description: String::new(),
-        task_states: record.task_states,
-        deployment_id: String::new(),
-        deployment_status: None,
-        followup_eval_id: String::new(),
-        previous_allocation: String::new(),
-        next_allocation: String::new(),
-        reschedule_tracker: None,
-        network_status: record.network_status,
-        create_index: 0,
-        modify_index: 0,
-        alloc_modify_index: 0,
-        create_time: record.create_time,
-        modify_time: now,
-    }
-}

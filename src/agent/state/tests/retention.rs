@@ -1,10 +1,12 @@
-//! What is forgotten, and what is made again from records.
+//! What is forgotten, and what is made again from records. (N8)
 
 use std::sync::Mutex;
 
 use super::making::{alloc, deployment, eval, job, long_spec};
 use super::{check, empty, key};
-use crate::agent::model::{AllocatedResources, ClientStatus, DeploymentStatus, EvalStatus, JobStatus, Nanos};
+use crate::agent::model::{
+    Allocation, ClientStatus, DeploymentStatus, DesiredStatus, EvalStatus, JobStatus, JobVersion, Nanos,
+};
 use crate::agent::state::{Adoptable, Age, Garbage, State};
 
 const HOUR: i64 = 3600 * 1_000_000_000;
@@ -108,38 +110,46 @@ async fn a_great_deal_is_forgotten_in_several_changes() {
 #[tokio::test]
 async fn jobs_and_allocations_are_made_again_from_their_records() {
     let state = empty();
-    let found = |id: &str, version: u64, known: bool| Adoptable {
-        id: id.to_owned(),
-        job: key("web"),
-        job_version: version,
-        spec: if known { long_spec("web") } else { serde_json::Map::new() },
-        group: "g".to_owned(),
-        index: 3,
-        node_id: "node".to_owned(),
-        node_name: "here".to_owned(),
-        resources: AllocatedResources::default(),
-        client_status: ClientStatus::Running,
-        task_states: super::making::told(2),
-        network_status: None,
-        create_time: Nanos(5),
+    let found = |id: &str, version: u64, incarnation: u64| {
+        let of = JobVersion { version, create_index: incarnation, spec: long_spec("web"), ..job("web", "service") };
+        let alloc = Allocation {
+            name: "web.g[3]".to_owned(),
+            client_status: ClientStatus::Pending,
+            task_states: super::making::told(2),
+            deployment_id: "lost".to_owned(),
+            ..alloc(id, &of.key, version, "lost")
+        };
+        Adoptable { alloc, job: of, is_stopped: false }
     };
-    let records = vec![found("a", 4, true), found("b", 2, true), found("c", 4, false), found("d", 9, false)];
+    let mut records = vec![found("a", 4, 70), found("b", 2, 70), found("c", 4, 70), found("d", 9, 60)];
+    records[2].alloc.previous_allocation = "b".to_owned();
+    records[1].is_stopped = true;
+    let mut stopped = found("s", 1, 80);
+    stopped.is_stopped = true;
+    stopped.job.key = key("stopped");
+    stopped.alloc.job_id = "stopped".to_owned();
+    records.push(stopped);
     let again = records.clone();
-    let (_, adoption) = state.change(move |change| change.adopt_records(records, Nanos(10))).await.unwrap();
-    assert_eq!(adoption.jobs, [key("web")]);
-    assert_eq!(adoption.allocs, ["a", "b", "c"]);
-    assert_eq!(adoption.without_job, ["d"]);
+    let node = ("node", "here");
+    let (_, adoption) = state.change(move |change| change.adopt_records(records, node, Nanos(10))).await.unwrap();
+    assert_eq!(adoption.jobs, [key("stopped"), key("web")]);
+    assert_eq!(adoption.allocs, ["s", "a", "b", "c"]);
+    assert_eq!(adoption.purged, ["d"], "another job that had the name");
     let view = state.read().unwrap();
     let web = view.job(&key("web")).unwrap().unwrap();
-    assert_eq!((web.version, web.status), (4, JobStatus::Running));
+    assert_eq!((web.version, web.status, web.stop), (4, JobStatus::Running, false));
+    assert!(view.job(&key("stopped")).unwrap().unwrap().stop);
     assert_eq!(view.versions(&key("web")).unwrap().iter().map(|job| job.version).collect::<Vec<_>>(), [4, 2]);
-    let alloc = view.alloc("a").unwrap().unwrap();
-    assert_eq!((alloc.name.as_str(), alloc.client_status, alloc.index()), ("web.g[3]", ClientStatus::Running, 3));
+    let alloc = |id: &str| view.alloc(id).unwrap().unwrap();
+    let first = alloc("a");
+    assert_eq!((first.name.as_str(), first.client_status, first.index()), ("web.g[3]", ClientStatus::Running, 3));
+    assert_eq!((first.deployment_id.as_str(), first.task_states.len()), ("", 0));
+    assert_eq!((alloc("b").next_allocation.as_str(), alloc("b").desired_status), ("c", DesiredStatus::Stop));
     assert_eq!(view.summary(&key("web")).unwrap().unwrap().summary["g"].running, 3);
-    assert!(view.eval(&alloc.eval_id).unwrap().unwrap().status.is_terminal());
+    assert!(view.eval(&first.eval_id).unwrap().unwrap().status.is_terminal());
     check(&view);
-    let (_, adoption) = state.change(move |change| change.adopt_records(again, Nanos(11))).await.unwrap();
-    assert_eq!(adoption.known, ["a", "b", "c"]);
+    let (_, adoption) = state.change(move |change| change.adopt_records(again, node, Nanos(11))).await.unwrap();
+    assert_eq!(adoption.known, ["a", "b", "c", "s"]);
     assert!(adoption.jobs.is_empty() && adoption.allocs.is_empty());
     let next = state.change(|change| change.put_job(job("web", "service"), None)).await.unwrap().1;
     assert_eq!(next.version, 5, "its versions go on");
