@@ -1765,7 +1765,7 @@ fn p1_commands_about_runs_find_the_allocations_of_the_agent() {
 
     // Another one would be started in its place.
     let out = world.ask(&["stop", "web"]);
-    assert!(out.status == 125 && out.stderr.contains("nomad job stop web"), "{out:?}");
+    assert!(out.status == 125 && out.stderr.contains("agentbin job stop web"), "{out:?}");
     assert_eq!(agent.alloc("web", "running", "")["ID"], id);
 
     drop(agent);
@@ -1776,6 +1776,78 @@ fn p1_commands_about_runs_find_the_allocations_of_the_agent() {
     for id in ["web", "once"] {
         agent.json("DELETE", &format!("/v1/job/{id}?purge=true"), &Value::Null);
     }
+    agent.wind_up();
+}
+
+/// Who does not have Nomad's command gives the agent jobs with our own.
+#[test]
+fn p1_jobs_of_the_agent_are_run_shown_and_stopped() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let socket = socket(&world).display().to_string();
+    let ask = |args: &[&str]| world.ask(&[args, &["--socket", &socket]].concat());
+    let file = |name: &str, kind: &str, script: &str, more: &str| {
+        let text = format!(
+            "variable \"word\" {{\n  default = \"none\"\n}}\njob \"{name}\" {{\n  type = \"{kind}\"\n  {more}\n  group \"g\" {{\n    \
+             update {{\n      min_healthy_time = \"100ms\"\n    }}\n    restart {{\n      attempts = 0\n      mode = \"fail\"\n    }}\n    \
+             task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"/bin/sh\"\n        args = [\"-c\", \
+             \"{script}\", \"sh\", var.word]\n      }}\n    }}\n  }}\n}}\n"
+        );
+        world.file(&format!("{name}.nomad.hcl"), &text).display().to_string()
+    };
+    let web = file("web", "service", "echo $1; exec sleep 1000", "");
+    let out = ask(&["job", "run", "-var", "word=up", &web]);
+    assert_eq!(out.status, 0, "{out:?}");
+    assert!(out.stderr.contains("g: 1 of 1 healthy") && out.stdout.contains("running"), "{out:?}");
+    let alloc = agent.alloc("web", "running", "");
+    let id = alloc["ID"].as_str().unwrap();
+    assert_eq!(agent.output(&alloc, "t"), "up\n");
+    let submitted = agent.get("/v1/job/web/submission?version=0");
+    assert_eq!((&submitted["Format"], &submitted["VariableFlags"]["word"]), (&json!("hcl2"), &json!("up")));
+    assert_eq!(submitted["Source"].as_str().unwrap(), std::fs::read_to_string(&web).unwrap());
+
+    let listed = ask(&["job", "status"]).stdout;
+    assert!(listed.lines().any(|line| line.starts_with("web  ") && line.contains("running")), "{listed}");
+    let shown = ask(&["job", "status", "we"]).stdout;
+    for part in [&id[..8], "successful", "Namespace    default", "g      0       0         1"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let of_alloc = world.done(&["alloc", "status", &id[..8]]);
+    assert!(of_alloc.contains(id), "{of_alloc}");
+    assert_eq!(world.done(&["alloc", "logs", &id[..8]]), "up\n");
+    assert_eq!(world.done(&["alloc", "exec", &id[..8], "sh", "-c", "echo $NOMAD_JOB_ID"]), "web\n");
+
+    // One that is stopped is replaced.
+    let out = ask(&["alloc", "stop", &id[..8]]);
+    assert_eq!(out.status, 0, "{out:?}");
+    let next = agent.alloc("web", "running", id);
+    assert_ne!(next["ID"], alloc["ID"]);
+
+    // What cannot be placed, is not healthy, or is no job is said, with Nomad's status.
+    let far = "constraint {\n    attribute = \"${node.unique.name}\"\n    value     = \"elsewhere\"\n  }";
+    let out = ask(&["job", "run", &file("far", "service", "true", far)]);
+    assert!(out.status == 2 && out.stderr.contains("not placed") && out.stderr.contains("elsewhere"), "{out:?}");
+    assert!(ask(&["job", "status", "far"]).stdout.contains("elsewhere"));
+    let out = ask(&["job", "run", &file("bad", "service", "exit 3", "")]);
+    assert!(out.status == 1 && out.stderr.contains("0 of 1 healthy"), "{out:?}");
+    let out = ask(&["job", "run", &world.file("no.nomad.hcl", "job \"no\" {").display().to_string()]);
+    assert!(out.status == 1 && out.stderr.contains("no.nomad.hcl:1"), "{out:?}");
+    let out = ask(&["job", "status", "nobody"]);
+    assert!(out.status == 1 && out.stderr.contains("no job \"nobody\""), "{out:?}");
+    let out = world.ask(&["job", "status", "--socket", "/nowhere"]);
+    assert!(out.status == 1 && out.stderr.contains("no agent answers there"), "{out:?}");
+    let clock = file("clock", "batch", "true", "periodic {\n    crons = [\"0 4 1 1 *\"]\n  }");
+    let out = ask(&["job", "run", &clock]);
+    assert!(out.status == 0 && out.stderr.contains("starts when its clock says so"), "{out:?}");
+
+    let out = ask(&["job", "stop", "web", "bad", "far", "clock"]);
+    assert_eq!(out.status, 0, "{out:?}");
+    assert_eq!(agent.get("/v1/job/web")["Stop"], true);
+    let ended = |alloc: &Value| alloc["ClientStatus"] != "running" && alloc["ClientStatus"] != "pending";
+    assert!(agent.allocs("web").iter().all(ended), "it returns when they have ended");
+    assert_eq!(ask(&["job", "stop", "--purge", "web"]).status, 0);
+    assert_eq!(agent.ask("GET", "/v1/job/web", "").0, 404);
     agent.wind_up();
 }
 
@@ -1798,7 +1870,7 @@ fn p1_commands_about_runs_tell_the_jobs_of_the_agent_apart() {
     }
     assert!(world.done(&["restart", "api"]).starts_with("restarted "));
     let out = world.ask(&["stop", "web"]);
-    assert!(out.stderr.contains("nomad job stop web") && out.stderr.contains("stop -namespace other web"), "{out:?}");
+    assert!(out.stderr.contains("agentbin job stop web") && out.stderr.contains("stop -namespace other web"), "{out:?}");
 
     // One of its tasks has failed, and the other takes its time to end: it runs until then.
     let task = |name: &str, script: &str| {

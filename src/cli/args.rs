@@ -12,7 +12,12 @@ pub(super) fn go_flags(args: Vec<OsString>, command: &clap::Command) -> Vec<OsSt
     collect(command, &mut flags);
     let mut out = Vec::with_capacity(args.len());
     // The words after the target of `exec` are the command to run, whose flags belong to that command.
-    let is_exec = args.get(1).is_some_and(|word| word == "exec");
+    let words: Vec<&OsStr> = args.iter().skip(1).take(2).map(OsString::as_os_str).collect();
+    let target = match words[..] {
+        [word, ..] if word == "exec" => Some(2),
+        [first, second] if first == "alloc" && second == "exec" => Some(3),
+        _ => None,
+    };
     let mut args = args.into_iter();
     let mut is_value = false;
     for (number, arg) in args.by_ref().enumerate() {
@@ -20,7 +25,8 @@ pub(super) fn go_flags(args: Vec<OsString>, command: &clap::Command) -> Vec<OsSt
             out.push(arg);
             break;
         }
-        let is_target = is_exec && number > 1 && !is_value && !arg.as_bytes().starts_with(b"-");
+        let is_target =
+            target.is_some_and(|from| number >= from) && !is_value && !arg.as_bytes().starts_with(b"-");
         is_value = takes_next(&arg, &flags);
         out.extend(rewrite(arg, &flags));
         if is_target {
@@ -115,6 +121,10 @@ mod tests {
             (vec!["run", "-x", "-variable=1"], vec!["run", "-x", "-variable=1"]),
             (vec!["run", "--", "-json"], vec!["run", "--", "-json"]),
             (vec!["x", "exec", "-task", "a", "b", "ls", "-json"], vec!["x", "exec", "--task", "a", "b", "ls", "-json"]),
+            (
+                vec!["x", "alloc", "exec", "-task", "a", "b", "ls", "-json"],
+                vec!["x", "alloc", "exec", "--task", "a", "b", "ls", "-json"],
+            ),
             (vec!["x", "logs", "-tail", "b", "-f"], vec!["x", "logs", "--tail", "b", "-f"]),
         ] {
             assert_eq!(rewritten(&given), expected);

@@ -10,6 +10,7 @@ mod dispatch;
 mod doctor;
 mod dry_run;
 mod gc;
+mod jobs;
 mod log;
 mod logs;
 mod network;
@@ -82,6 +83,12 @@ enum Command {
     Plan(Box<RunArgs>),
     /// Keep jobs on this machine, over the death of this process and of the machine, and serve Nomad's HTTP API
     Agent(AgentArgs),
+    /// Jobs of the running agent
+    #[command(subcommand)]
+    Job(JobCommand),
+    /// Allocations of the running agent
+    #[command(subcommand)]
+    Alloc(AllocCommand),
     /// Tokens for the API of the running agent
     #[command(subcommand)]
     Token(TokenCommand),
@@ -337,6 +344,95 @@ enum TokenCommand {
         #[command(flatten)]
         at: SocketArgs,
     },
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum JobCommand {
+    /// Give the agent a job file, and wait until its tasks run and are healthy; the status is 2 if a group cannot be placed
+    Run(JobRunArgs),
+    /// List the agent's jobs, or show all that is known of one
+    Status(JobStatusArgs),
+    /// Stop jobs, and wait until their tasks have ended
+    Stop(JobStopArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct JobRunArgs {
+    /// Job file, HCL2 or JSON; - reads it from standard input
+    file: PathBuf,
+    /// Set a variable of the job file
+    #[arg(long, value_name = "NAME=VALUE")]
+    var: Vec<String>,
+    /// Read variables from a file
+    #[arg(long, value_name = "FILE")]
+    var_file: Vec<PathBuf>,
+    /// Do not wait; print the id of the evaluation
+    #[arg(long)]
+    detach: bool,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct JobStatusArgs {
+    /// Id of a job, or the beginning of one
+    job: Option<String>,
+    /// Print JSON, as the API has it
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct JobStopArgs {
+    /// Ids of jobs, or the beginnings of them
+    #[arg(required = true, value_name = "JOB")]
+    jobs: Vec<String>,
+    /// Forget the job, too
+    #[arg(long)]
+    purge: bool,
+    /// Do not wait; print the ids of the evaluations
+    #[arg(long)]
+    detach: bool,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum AllocCommand {
+    /// Show all that is known of an allocation; as agentbin status
+    Status(StatusArgs),
+    /// Print the output of a task; as agentbin logs
+    Logs(LogsArgs),
+    /// Run a command inside a task; as agentbin exec
+    Exec(ExecArgs),
+    /// Restart tasks; as agentbin restart
+    Restart(RestartArgs),
+    /// Send a signal to tasks; as agentbin signal
+    Signal(SignalArgs),
+    /// Stop an allocation; the agent replaces it
+    Stop(AllocStopArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct AllocStopArgs {
+    /// Id of an allocation, or the beginning of one
+    alloc: String,
+    /// Do not wait; print the id of the evaluation
+    #[arg(long)]
+    detach: bool,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct ApiArgs {
+    /// The namespace [default: that of the job file, of `NOMAD_NAMESPACE`, or default]
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
+    #[command(flatten)]
+    at: SocketArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -651,6 +747,13 @@ pub fn run(args: Vec<OsString>) -> i32 {
         Command::Validate(args) => validate::run(&args),
         Command::Agent(AgentArgs { command: Some(AgentCommand::Upgrade(args)), .. }) => ask::upgrade(&args),
         Command::Agent(args) => agent::run(&args),
+        Command::Job(command) => Ok(jobs::run_command(&command)),
+        Command::Alloc(AllocCommand::Status(args)) => runs::status(&args),
+        Command::Alloc(AllocCommand::Logs(args)) => logs::run(&args),
+        Command::Alloc(AllocCommand::Exec(args)) => session::exec(&args),
+        Command::Alloc(AllocCommand::Restart(args)) => runs::restart(&args),
+        Command::Alloc(AllocCommand::Signal(args)) => runs::signal(&args),
+        Command::Alloc(AllocCommand::Stop(args)) => Ok(jobs::stop_alloc(&args)),
         Command::Token(command) => token::run(&command),
         Command::Ps(args) => runs::ps(&args),
         Command::Status(args) => runs::status(&args),

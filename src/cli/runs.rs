@@ -314,7 +314,11 @@ pub(super) fn short(id: &str) -> &str {
 
 /// How long ago, in at most two units.
 pub(super) fn age(time: &str) -> String {
-    let Some(seconds) = seconds_since(time) else { return "-".to_owned() };
+    seconds_since(time).map_or("-".to_owned(), lasting)
+}
+
+/// The same for a number of seconds.
+pub(super) fn lasting(seconds: u64) -> String {
     let rounded = match seconds {
         0..3600 => seconds,
         3600..86400 => seconds / 60 * 60,
@@ -534,7 +538,7 @@ fn of_agent(view: &AllocView) -> anyhow::Error {
         other => format!("-namespace {} ", escaped(other)),
     };
     anyhow::anyhow!(
-        "allocation {} is one of the agent's, which are stopped with their job: nomad job stop {namespace}{}",
+        "allocation {} is one of the agent's, which are stopped with their job: agentbin job stop {namespace}{}",
         short(&view.id),
         escaped(&view.job)
     )

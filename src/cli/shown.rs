@@ -25,6 +25,12 @@ impl Texts {
         self.0.insert(file.to_string_lossy().into_owned(), text.to_owned());
     }
 
+    /// The text of a file; that of standard input for `-`.
+    pub(super) fn of(&self, file: &std::path::Path) -> Option<&str> {
+        let name = if file == std::path::Path::new("-") { "<stdin>".into() } else { file.to_string_lossy() };
+        self.0.get(&*name).map(String::as_str)
+    }
+
     /// A mistake with its line.
     pub(super) fn show(&self, diagnostic: &Diagnostic) -> String {
         let excerpt = self.0.get(&*diagnostic.pos.file).and_then(|text| excerpt(text, &diagnostic.pos));

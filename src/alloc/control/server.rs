@@ -228,7 +228,7 @@ async fn perform(served: &Served, request: Request) -> Result<serde_json::Value,
         Request::Status => value(json::to_value(&served.told())),
         Request::Stop { alloc, now } => {
             let Some(run) = &served.stop else {
-                return Err("the agent stops allocations with their job: nomad job stop JOB".to_owned());
+                return Err("the agent stops allocations with their job: agentbin job stop JOB".to_owned());
             };
             let urgency = if now { Stop::Now } else { Stop::Gracefully };
             if let Some(id) = alloc {
