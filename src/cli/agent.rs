@@ -217,8 +217,8 @@ async fn adopt(state: &State, runner: &Arc<Runner>) -> anyhow::Result<()> {
     for key in &done.jobs {
         tracing::info!(namespace = key.namespace, job = key.id, "a job was made again from its allocations");
     }
-    for id in &done.purged {
-        tracing::warn!(alloc = id, "an allocation is left alone whose job was purged");
+    for id in &done.left {
+        tracing::warn!(alloc = id, "an allocation is left alone: its job's name is another job's now");
     }
     tracing::info!("allocations that were adopted: {}, that are known: {}", done.allocs.len(), done.known.len());
     Ok(())

@@ -64,51 +64,51 @@ impl Api {
         }
     }
 
-    /// Waits until an evaluation is decided, and what it has deployed is healthy or is not; the exit status.
-    fn follow(&self, eval: &str) -> anyhow::Result<i32> {
+    /// Waits until an evaluation is decided; the exit status, and its deployment.
+    fn decided(&self, eval: &str) -> anyhow::Result<(i32, String)> {
         let path = format!("evaluation/{}", part(eval));
         let mut seen = Value::Null;
-        let eval = loop {
+        loop {
             seen = self.get_after(&path, &seen)?;
             match text(&seen, "Status") {
                 "pending" => {}
-                "complete" | "blocked" => break &seen,
+                "complete" | "blocked" => break,
                 other => bail!("evaluation {}: {other}: {}", short(eval), text(&seen, "StatusDescription")),
             }
-        };
+        }
         let mut status = 0;
-        for (group, why) in eval["FailedTGAllocs"].as_object().into_iter().flatten() {
+        for (group, why) in seen["FailedTGAllocs"].as_object().into_iter().flatten() {
             status = UNPLACED;
             complain(&format!("group {group:?}: {}", refusal(why)));
         }
-        let deployment = text(eval, "DeploymentID");
-        if !deployment.is_empty() && status == 0 {
-            let path = format!("deployment/{}", part(deployment));
-            let (mut seen, mut said) = (Value::Null, String::new());
-            loop {
-                seen = self.get_after(&path, &seen)?;
-                let now = healthy(&seen);
-                if now != said {
-                    complain(&format!("deployment {}: {}: {now}", short(deployment), text(&seen, "Status")));
-                    said = now;
+        Ok((status, text(&seen, "DeploymentID").to_owned()))
+    }
+
+    /// Waits until what was deployed is healthy, or is not; the exit status.
+    fn deployed(&self, deployment: &str) -> anyhow::Result<i32> {
+        let path = format!("deployment/{}", part(deployment));
+        let (mut seen, mut said) = (Value::Null, String::new());
+        loop {
+            seen = self.get_after(&path, &seen)?;
+            let now = format!("{}: {}", text(&seen, "Status"), healthy(&seen));
+            if now != said {
+                complain(&format!("deployment {}: {now}", short(deployment)));
+                said = now;
+            }
+            match text(&seen, "Status") {
+                "successful" => return Ok(0),
+                "failed" | "cancelled" => {
+                    complain(text(&seen, "StatusDescription"));
+                    return Ok(1);
                 }
-                match text(&seen, "Status") {
-                    "successful" => break,
-                    "failed" | "cancelled" => {
-                        complain(text(&seen, "StatusDescription"));
-                        status = 1;
-                        break;
-                    }
-                    // A person has to decide about its canaries.
-                    "running" if waits_for_a_person(&seen) => {
-                        complain(text(&seen, "StatusDescription"));
-                        break;
-                    }
-                    _ => {}
+                // A person has to decide about its canaries.
+                "running" if waits_for_a_person(&seen) => {
+                    complain(text(&seen, "StatusDescription"));
+                    return Ok(0);
                 }
+                _ => {}
             }
         }
-        Ok(status)
     }
 
     /// The allocations of a job, the newest first.
@@ -144,7 +144,7 @@ pub(super) fn stop_alloc(args: &AllocStopArgs) -> i32 {
         if args.detach {
             return print(format!("{}\n", text(&answer, "EvalID")).as_bytes());
         }
-        api.follow(text(&answer, "EvalID"))
+        api.decided(text(&answer, "EvalID")).map(|(status, _)| status)
     };
     failed(stop())
 }
@@ -183,7 +183,10 @@ fn start(args: &JobRunArgs) -> anyhow::Result<i32> {
     if args.detach {
         return print(format!("{eval}\n").as_bytes());
     }
-    let status = api.follow(eval)?;
+    let (mut status, deployment) = api.decided(eval)?;
+    if status == 0 && !deployment.is_empty() {
+        status = api.deployed(&deployment)?;
+    }
     let rows = alloc_rows(&api.allocs(&id)?);
     print(escaped_lines(&table(&rows)).as_bytes())?;
     Ok(status)
@@ -215,7 +218,7 @@ fn stop(args: &JobStopArgs) -> anyhow::Result<i32> {
             print(format!("{eval}\n").as_bytes())?;
             continue;
         }
-        status = api.follow(eval)?.max(status);
+        status = api.decided(eval)?.0.max(status);
         while !args.purge {
             let all = api.allocs(&id)?;
             let Some(runs) = all.iter().find(|alloc| is_alive(alloc)) else { break };

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Runner;
 use crate::agent::engine::Wanted;
-use crate::agent::model::{Allocation, JobVersion};
+use crate::agent::model::{Allocation, DesiredStatus, JobVersion};
 use crate::agent::state::Adoptable;
 use crate::alloc::chain;
 use crate::spec::{AllocId, json};
@@ -30,12 +30,36 @@ struct Kept {
 impl Runner {
     /// Keeps the decision about an allocation as it is now. Without it the allocation runs as well.
     pub(super) fn keep(&self, id: &AllocId, wanted: &Wanted) {
-        let bytes = json::to_vec(&ToKeep { version: VERSION, alloc: &wanted.alloc, job: &wanted.version });
-        let kept = bytes.map_err(|error| error.to_string());
-        let kept = kept.and_then(|bytes| self.machine.records.keep(id, &bytes).map_err(|error| chain(&error)));
+        self.write(id, &wanted.alloc, &wanted.version);
+    }
+
+    /// Keeps that an allocation is to be stopped.
+    pub(super) fn keep_stop(&self, id: &AllocId) {
+        match self.kept(id) {
+            Ok(Kept { alloc, job, .. }) if alloc.desired_status == DesiredStatus::Run => {
+                self.write(id, &Allocation { desired_status: DesiredStatus::Stop, ..alloc }, &job);
+            }
+            // It says so already, or it was said that nothing could be kept.
+            _ => {}
+        }
+    }
+
+    fn write(&self, id: &AllocId, alloc: &Allocation, job: &JobVersion) {
+        let bytes = json::to_vec(&ToKeep { version: VERSION, alloc, job }).map_err(|error| error.to_string());
+        let kept = bytes.and_then(|bytes| self.machine.records.keep(id, &bytes).map_err(|error| chain(&error)));
         if let Err(why) = kept {
             tracing::warn!(alloc = %id, why, "if the state is lost, this allocation cannot be adopted");
         }
+    }
+
+    fn kept(&self, id: &AllocId) -> Result<Kept, String> {
+        let bytes = self.machine.records.kept(id).map_err(|error| chain(&error))?;
+        let bytes = bytes.ok_or("an agent without --adopt-records started it")?;
+        let kept: Kept = json::from_slice(&bytes).map_err(|error| error.to_string())?;
+        if kept.version != VERSION || kept.alloc.id != id.as_str() {
+            return Err(format!("version {} of a decision about {:?}", kept.version, kept.alloc.id));
+        }
+        Ok(kept)
     }
 
     /// The allocations that an earlier process left, with what was decided about them: for a state that has lost them. One about
@@ -45,16 +69,11 @@ impl Runner {
         let mut found = Vec::new();
         for record in lock(&self.records).values() {
             let Some(id) = record.id() else { continue };
-            let read = match self.machine.records.kept(&id) {
-                Ok(Some(bytes)) => json::from_slice::<Kept>(&bytes).map_err(|error| error.to_string()),
-                Ok(None) => Err("an agent without --adopt-records started it".to_owned()),
-                Err(error) => Err(chain(&error)),
-            };
-            match read {
-                Ok(kept) if kept.version == VERSION && kept.alloc.id == record.alloc_id => {
-                    found.push(Adoptable { alloc: kept.alloc, job: kept.job, is_stopped: record.is_stopped() });
+            match self.kept(&id) {
+                Ok(Kept { alloc, job, .. }) => {
+                    let is_stopped = record.is_stopped() || alloc.desired_status != DesiredStatus::Run;
+                    found.push(Adoptable { alloc, job, is_stopped });
                 }
-                Ok(_) => tracing::error!(alloc = %id, "what is kept of an allocation is not of this version, or not of it"),
                 Err(why) => tracing::error!(alloc = %id, why, "it is not known what was decided about an allocation"),
             }
         }

@@ -224,10 +224,11 @@ impl Runner {
         lock(&self.allocs).remove(id.as_str());
     }
 
-    /// Whether no started task needs this process, or its successor.
+    /// Whether no started task needs this process, or its successor. One that this process has left alone may have an executor, too.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        lock(&self.allocs).values().all(|entry| *entry.ended.borrow())
+        let has_ended = lock(&self.allocs).values().all(|entry| *entry.ended.borrow());
+        has_ended && lock(&self.records).values().all(|record| record.handles.is_empty())
     }
 }
 
@@ -384,10 +385,12 @@ impl Engine for Arc<Runner> {
     }
 
     async fn stop(&self, id: &str, no_shutdown_delay: bool) {
-        match self.entry(id) {
-            Ok(entry) if no_shutdown_delay => entry.control.stop_without_delay(),
-            Ok(entry) => entry.control.stop(Stop::Gracefully),
-            Err(_) => {}
+        let Ok(entry) = self.entry(id) else { return };
+        self.keep_stop(entry.control.id());
+        if no_shutdown_delay {
+            entry.control.stop_without_delay();
+        } else {
+            entry.control.stop(Stop::Gracefully);
         }
     }
 

@@ -10,7 +10,7 @@ use crate::agent::model::{
     Namespace, Nanos, Trigger,
 };
 use crate::spec::JobType;
-use crate::spec::collections::{BTreeMap};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::sys::random;
 
 /// An allocation that was found without a state that knows it.
@@ -33,8 +33,9 @@ pub struct Adoption {
     pub allocs: Vec<String>,
     /// Allocations that the state contained already.
     pub known: Vec<String>,
-    /// Allocations of a job that was purged before another one got its name: nothing decides about them.
-    pub purged: Vec<String>,
+    /// Allocations of another job than the one that has the name now, in the state or in newer records: nothing decides about
+    /// them.
+    pub left: Vec<String>,
 }
 
 impl Change<'_> {
@@ -53,6 +54,7 @@ impl Change<'_> {
         let mut adoption = Adoption::default();
         let mut by_job: BTreeMap<JobKey, Vec<Adoptable>> = BTreeMap::new();
         let mut replaced: BTreeMap<String, String> = BTreeMap::new();
+        let mut taken: BTreeSet<JobKey> = BTreeSet::new();
         for record in found {
             if self.alloc(&record.alloc.id)?.is_some() {
                 adoption.known.push(record.alloc.id);
@@ -61,18 +63,26 @@ impl Change<'_> {
             if !record.alloc.previous_allocation.is_empty() {
                 replaced.insert(record.alloc.previous_allocation.clone(), record.alloc.id.clone());
             }
+            if self.job(&record.job.key)?.is_some() {
+                taken.insert(record.job.key.clone());
+            }
             by_job.entry(record.job.key.clone()).or_default().push(record);
         }
         for (key, mut records) in by_job {
             let newest = records.iter().map(|record| record.job.create_index).max();
+            let newest = newest.filter(|_| !taken.contains(&key));
             records.retain(|record| {
                 let is_of_it = Some(record.job.create_index) == newest;
                 if !is_of_it {
-                    adoption.purged.push(record.alloc.id.clone());
+                    adoption.left.push(record.alloc.id.clone());
                 }
                 is_of_it
             });
-            self.adopt_versions(&key, &records, &mut adoption)?;
+            if records.is_empty() {
+                continue;
+            }
+            self.adopt_versions(&key, &records)?;
+            adoption.jobs.push(key.clone());
             let Some(job) = self.job(&key)? else { continue };
             let eval = decided(&job, now);
             for Adoptable { alloc, is_stopped, .. } in records {
@@ -84,7 +94,7 @@ impl Change<'_> {
                     job_create_index: job.create_index,
                     desired_status: if is_stopped { DesiredStatus::Stop } else { DesiredStatus::Run },
                     desired_transition: DesiredTransition::default(),
-                    client_status: ClientStatus::Running,
+                    client_status: ClientStatus::Pending,
                     client_description: String::new(),
                     task_states: BTreeMap::new(),
                     // Deployments are not recreated.
@@ -103,41 +113,31 @@ impl Change<'_> {
         Ok(adoption)
     }
 
-    /// Stores the versions of a job that the records have.
-    fn adopt_versions(
-        &mut self,
-        key: &JobKey,
-        records: &[Adoptable],
-        adoption: &mut Adoption,
-    ) -> Result<(), StateError> {
+    /// Stores a job that is not there yet, in the versions that the records have.
+    fn adopt_versions(&mut self, key: &JobKey, records: &[Adoptable]) -> Result<(), StateError> {
         if self.namespace(&key.namespace)?.is_none() {
             self.put_namespace(Namespace { name: key.namespace.clone(), ..Namespace::default() })?;
         }
-        let known = self.job(key)?;
-        let create_index = known.as_ref().map_or(self.next_index(), |job| job.create_index);
         let versions: BTreeMap<u64, &JobVersion> =
             records.iter().map(|record| (record.job.version, &record.job)).collect();
-        let newest = known.as_ref().map(|job| job.version).max(versions.last_key_value().map(|(version, _)| *version));
+        let newest = versions.last_key_value().map(|(version, _)| *version);
         let stop = records.iter().all(|record| record.is_stopped);
+        let index = self.next_index();
         for (version, found) in versions {
-            if self.version(key, version)?.is_some() {
-                continue;
-            }
-            let index = self.next_index();
+            let is_newest = Some(version) == newest;
             let job = JobVersion {
-                stop: stop && Some(version) == newest,
+                stop: stop && is_newest,
                 status: JobStatus::Pending,
                 status_description: String::new(),
-                create_index,
+                create_index: index,
                 modify_index: index,
                 job_modify_index: index,
                 ..found.clone()
             };
-            if Some(version) == newest {
+            if is_newest {
                 self.put_known_job(&job)?;
-                adoption.jobs.push(key.clone());
             } else {
-                self.link(table::VERSIONS, &table::version(key, create_index, version), encode(&job)?);
+                self.link(table::VERSIONS, &table::version(key, index, version), encode(&job)?);
             }
         }
         Ok(())

@@ -134,7 +134,7 @@ async fn jobs_and_allocations_are_made_again_from_their_records() {
     let (_, adoption) = state.change(move |change| change.adopt_records(records, node, Nanos(10))).await.unwrap();
     assert_eq!(adoption.jobs, [key("stopped"), key("web")]);
     assert_eq!(adoption.allocs, ["s", "a", "b", "c"]);
-    assert_eq!(adoption.purged, ["d"], "another job that had the name");
+    assert_eq!(adoption.left, ["d"], "another job that had the name");
     let view = state.read().unwrap();
     let web = view.job(&key("web")).unwrap().unwrap();
     assert_eq!((web.version, web.status, web.stop), (4, JobStatus::Running, false));
@@ -142,15 +142,16 @@ async fn jobs_and_allocations_are_made_again_from_their_records() {
     assert_eq!(view.versions(&key("web")).unwrap().iter().map(|job| job.version).collect::<Vec<_>>(), [4, 2]);
     let alloc = |id: &str| view.alloc(id).unwrap().unwrap();
     let first = alloc("a");
-    assert_eq!((first.name.as_str(), first.client_status, first.index()), ("web.g[3]", ClientStatus::Running, 3));
+    assert_eq!((first.name.as_str(), first.client_status, first.index()), ("web.g[3]", ClientStatus::Pending, 3));
     assert_eq!((first.deployment_id.as_str(), first.task_states.len()), ("", 0));
     assert_eq!((alloc("b").next_allocation.as_str(), alloc("b").desired_status), ("c", DesiredStatus::Stop));
-    assert_eq!(view.summary(&key("web")).unwrap().unwrap().summary["g"].running, 3);
+    assert_eq!(view.summary(&key("web")).unwrap().unwrap().summary["g"].starting, 3);
     assert!(view.eval(&first.eval_id).unwrap().unwrap().status.is_terminal());
     check(&view);
     let (_, adoption) = state.change(move |change| change.adopt_records(again, node, Nanos(11))).await.unwrap();
     assert_eq!(adoption.known, ["a", "b", "c", "s"]);
     assert!(adoption.jobs.is_empty() && adoption.allocs.is_empty());
+    assert_eq!(adoption.left, ["d"], "its name is still another job's");
     let next = state.change(|change| change.put_job(job("web", "service"), None)).await.unwrap().1;
     assert_eq!(next.version, 5, "its versions go on");
     check(&state.read().unwrap());
