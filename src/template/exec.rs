@@ -90,6 +90,17 @@ impl Exec<'_> {
         Ok(())
     }
 
+    /// Counts what takes as long as so many steps, before it is done.
+    pub(super) fn work(&mut self, what: &str, steps: u64) -> Result<(), String> {
+        let left = self.limits.steps.saturating_sub(self.steps);
+        if steps > left {
+            let most = self.limits.steps;
+            return Err(format!("it takes more than {most} steps: {what} counts as {steps}, and {left} are left"));
+        }
+        self.steps += steps;
+        self.step()
+    }
+
     /// Counts bytes of values that were made.
     pub(super) fn spend(&mut self, bytes: usize) -> Result<(), String> {
         self.made = self.made.saturating_add(bytes);
@@ -488,6 +499,11 @@ impl Exec<'_> {
             Term::Chain(base, names) => {
                 let value = self.argument(dot, Type::Reflect, base)?;
                 self.fields(at, dot, &value, names, &[], None)?
+            }
+            // One that is too large is cut, as Go does it.
+            Term::Number(n) if wanted == Type::Uint32 => {
+                let number = n.uint.map(|n| Value::Int(i64::from(n as u32)));
+                return number.map_or_else(|| failed(at, "expected uint32; found another number"), Ok);
             }
             term => {
                 let value = self.constant(at, dot, term)?;

@@ -15,6 +15,7 @@ mod host;
 mod lexer;
 mod number;
 mod parser;
+mod pki;
 mod quote;
 mod show;
 mod text;
