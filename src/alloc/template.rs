@@ -386,4 +386,21 @@ mod tests {
             assert_eq!(parse_env(text).unwrap_err().line, line, "{text}");
         }
     }
+
+    #[test]
+    fn j4_what_changed_while_nobody_looked_is_still_to_change() {
+        let files = |rendered: &[(usize, &str)], bases: &[(usize, &str)]| Files {
+            rendered: rendered.iter().map(|(number, text)| (*number, text.as_bytes().to_vec())).collect(),
+            bases: bases.iter().map(|(number, digest)| (*number, Basis::known(digest))).collect(),
+            ..Files::default()
+        };
+        // The first is the same, the second has changed, the file of the third was changed by the task, and the fourth waits.
+        let before = files(&[(0, "old"), (1, "old"), (3, "old")], &[(0, "a"), (1, "b"), (2, "c"), (3, "d")]);
+        let mut now = files(&[(0, "old"), (1, "new"), (2, "new")], &[(0, "a"), (1, "x"), (2, "y")]);
+        now.keep_known(before, |_, _, basis| basis.digest == "a");
+        let texts: Vec<(usize, &[u8])> = now.rendered.iter().map(|(number, text)| (*number, &text[..])).collect();
+        assert_eq!(texts, [(0, &b"old"[..]), (1, b"old"), (3, b"old")]);
+        let digests: Vec<(usize, &str)> = now.bases.iter().map(|(number, basis)| (*number, &*basis.digest)).collect();
+        assert_eq!(digests, [(0, "a"), (1, "b"), (2, "c"), (3, "d")]);
+    }
 }
