@@ -20,6 +20,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"math"
 	"math/big"
 	"os"
 	"strings"
@@ -116,7 +117,9 @@ func certificate(c, first *x509.Certificate) string {
 	say("serial of 128 bits %v", c.SerialNumber.Sign() > 0 && c.SerialNumber.BitLen() > 96 && c.SerialNumber.BitLen() <= 128)
 	say("subject %x issuer %x", c.RawSubject, c.RawIssuer)
 	since := time.Since(c.NotBefore)
-	say("from now %v, seconds %d", since > -2*time.Minute && since < 10*time.Minute, c.NotAfter.Unix()-c.NotBefore.Unix())
+	// A second more or less is chance: the clock is read twice.
+	minutes := math.Round(float64(c.NotAfter.Unix()-c.NotBefore.Unix()) / 60)
+	say("from now %v, minutes %.0f", since > -2*time.Minute && since < 10*time.Minute, minutes)
 	say("signed %v, key %v", c.SignatureAlgorithm, c.PublicKeyAlgorithm)
 	say("usage %b, extended %v %v", c.KeyUsage, c.ExtKeyUsage, c.UnknownExtKeyUsage)
 	say("ca %v %v %d %v", c.BasicConstraintsValid, c.IsCA, c.MaxPathLen, c.MaxPathLenZero)
