@@ -32,7 +32,7 @@ pub(super) const TABLE: &[Function] = &[
     row("sprig_genSelfSignedCertWithKey", &[Text, Anys, Anys, Int, Text], self_signed, "the same, for a private key in PEM"),
     row("sprig_genSignedCert", &[Text, Anys, Anys, Int, Type::Certificate], signed, "the same as `sprig_genSelfSignedCert`, but signed by an authority that `sprig_genCA` or `sprig_buildCustomCert` gives"),
     row("sprig_genSignedCertWithKey", &[Text, Anys, Anys, Int, Type::Certificate, Text], signed, "the same, for a private key in PEM"),
-    row("sprig_buildCustomCert", &[Text, Text], custom, "a certificate and its private key in PEM, each in Base64, as a value with `.Cert` and `.Key`"),
+    row("sprig_buildCustomCert", &[Text, Text], custom, "a certificate and its private key in PEM (as of `sprig_genCAWithKey`, or DSA), each in Base64, as a value with `.Cert` and `.Key`"),
     row("sprig_encryptAES", &[Text, Text], encrypt, "a text encrypted by a password with AES-256-CBC, in Base64; another one each time"),
     row("sprig_decryptAES", &[Text, Text], decrypt, "what `sprig_encryptAES` made of a text, as the text"),
 ];
@@ -46,6 +46,8 @@ const RSA_4096: u64 = 3_000_000;
 const RSA_2048: u64 = 300_000;
 const DSA: u64 = 2_000_000;
 const SMALL_KEY: u64 = 200;
+/// So many bytes of PEM are read in a step.
+const BYTES_OF_A_STEP: u64 = 50;
 
 /// The longest password that bcrypt looks at all of, in bytes.
 const LONGEST_PASSWORD: usize = 72;
@@ -147,8 +149,14 @@ fn private_key(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
 /// A key that is given. What is done with it takes the longer the longer an RSA key is; the longest are those of 8192 bits.
 fn given(exec: &mut Exec<'_>, pem: &[u8]) -> Result<Key, String> {
     let size = pem.len().min(8_000) as u64 / 100;
-    exec.work("a private key", SMALL_KEY + size.pow(3) / 3)?;
+    exec.work("a private key", SMALL_KEY + size.pow(3) / 3 + pem.len() as u64 / BYTES_OF_A_STEP)?;
     Key::from_pem(pem)
+}
+
+/// The bytes of the certificate in a text.
+fn certificate_in(exec: &mut Exec<'_>, text: &[u8]) -> Result<Vec<u8>, String> {
+    exec.work("a certificate", text.len() as u64 / BYTES_OF_A_STEP)?;
+    pem::decode(text).map(|(_, bytes)| bytes).ok_or_else(|| "the certificate has no PEM block".to_owned())
 }
 
 fn made(key: Option<Key>) -> Result<Key, String> {
@@ -175,7 +183,7 @@ fn issued(exec: &mut Exec<'_>, request: &Request<'_>, key: Option<&Value>, autho
     };
     let issuer = match (field("Cert"), field("Key")) {
         (Some(cert), Some(key)) => {
-            let (_, cert) = pem::decode(&cert).ok_or("the authority's certificate has no PEM block")?;
+            let cert = certificate_in(exec, &cert).map_err(|error| format!("the authority: {error}"))?;
             let key = given(exec, &key).map_err(|error| format!("the authority's private key: {error}"))?;
             Some((cert, key))
         }
@@ -241,8 +249,7 @@ fn address(text: &[u8]) -> Result<Vec<u8>, String> {
 fn custom(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
     let cert = pem::base64(text(arguments, 0)).ok_or("the certificate is no Base64")?;
     let key = pem::base64(text(arguments, 1)).ok_or("the private key is no Base64")?;
-    let (_, der) = pem::decode(&cert).ok_or("the certificate has no PEM block")?;
-    Certificate::parse(&der)?;
+    Certificate::parse(&certificate_in(exec, &cert)?)?;
     given(exec, &key)?;
     certificate(exec, &cert, &key)
 }
@@ -433,6 +440,9 @@ mod tests {
             let error = try_render(text, fuzzed).unwrap_err();
             assert!(error.contains("more than 20000 steps") && error.contains("counts as"), "{error}");
         }
+        // As does what is read.
+        let long = format!("{{{{ sprig_genCAWithKey `x` 1 `{}` }}}}", "x".repeat(6_400));
+        assert!(try_render(&long, fuzzed).unwrap_err().contains("a private key counts as 87"), "a key of 8192 bits");
         let mut many = String::new();
         for _ in 0..20 {
             many.push_str(r#"{{ sprig_genPrivateKey "ed25519" }}"#);
