@@ -465,6 +465,56 @@ job "settings" {
     world.assert_clean();
 }
 
+/// What differs each time it is rendered is kept over supervisors, whatever other values change while nobody looks.
+#[test]
+fn j4_templates_that_differ_each_time_are_kept_by_the_next_supervisor() {
+    need_root!();
+    let world = World::new();
+    let values = world.file("values.json", r#"{"word": "one", "other": "one"}"#);
+    let template = |data: &str, destination: &str, mode: &str| {
+        format!(
+            "template {{\n data = <<EOT\n{data}\nEOT\n destination = \"{destination}\"\n change_mode = \"{mode}\"\n \
+             splay = \"0s\"\n }}\n"
+        )
+    };
+    let random = "{{ sprig_genPrivateKey `ecdsa` }}{{ timestamp `05.000000000` }} {{ key `word` }}";
+    let job = format!(
+        "job \"kept\" {{\n type = \"service\"\n group \"g\" {{\n task \"web\" {{\n driver = \"raw_exec\"\n {}{}{} \
+         config {{\n command = \"/bin/sleep\"\n args = [\"1000\"]\n }}\n }}\n }}\n}}\n",
+        template(random, "secrets/key", "restart"),
+        template(random, "local/own", "restart"),
+        template("{{ key `other` }}", "local/other", "noop"),
+    );
+    let id = detach(&world, &job, &["--kv", values.to_str().unwrap()]);
+    let file = |name: &str| world.data_dir().join(format!("alloc/{id}/web/{name}"));
+    let read = |name: &str| std::fs::read_to_string(file(name)).unwrap();
+    let restarts = || task(&view(&world), "web")["restarts"].as_u64().unwrap();
+    wait_until(|| task(&view(&world), "web")["state"] == "running");
+    let first = read("secrets/key");
+    // The task has changed the other one, which is its own affair.
+    std::fs::write(file("local/own"), "changed").unwrap();
+    for other in ["two", "three"] {
+        kill_supervisor(&world);
+        std::fs::write(&values, format!(r#"{{"word": "one", "other": "{other}"}}"#)).unwrap();
+        assert_eq!(restarts(), 0);
+        wait_until(|| read("local/other") == format!("{other}\n"));
+        assert_eq!((read("secrets/key"), read("local/own"), restarts()), (first.clone(), "changed".to_owned(), 0));
+    }
+    kill_supervisor(&world);
+    std::fs::write(&values, r#"{"word": "two", "other": "three"}"#).unwrap();
+    wait_until(|| restarts() == 1 && task(&view(&world), "web")["state"] == "running");
+    let second = read("secrets/key");
+    assert!(
+        second.ends_with(" two\n") && second[..120] != first[..120] && read("local/own").ends_with(" two\n"),
+        "{second}"
+    );
+    world.done(&["restart", &id]);
+    wait_until(|| restarts() == 2);
+    assert_eq!(read("secrets/key"), second);
+    world.done(&["stop", "kept"]);
+    world.assert_clean();
+}
+
 /// A record that this version does not understand is no reason to forget the run that it belongs to.
 #[test]
 fn a4_a_run_whose_record_is_not_understood_is_not_forgotten() {

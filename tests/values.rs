@@ -222,3 +222,46 @@ fn j4_source_is_a_file_of_the_task_and_no_other() {
     }
     world.assert_clean();
 }
+
+/// What differs each time it is rendered stays until a value that it asks for changes: no second rendering of the same values, and
+/// no restart, makes it another.
+#[test]
+fn j4_a_template_keeps_its_text_until_what_it_asks_for_changes() {
+    need_root!();
+    let world = World::new();
+    let values = world.file("values.json", r#"{"a": "one", "b": "one"}"#);
+    let random = r#"{{ sprig_genPrivateKey "ed25519" }}{{ timestamp "05.000000000" }} {{ key "a" }}"#;
+    let templates = format!(
+        "{}{}{}",
+        template(random, "secrets/key", "change_mode = \"restart\""),
+        template("NOW={{ timestamp \"05.000000000\" }}", "local/env", "env = true"),
+        template("{{ key \"b\" }}", "local/b", "change_mode = \"noop\"")
+    );
+    let script = "n=$(($(cat local/n 2>/dev/null || echo 0)+1)); echo $n > local/n; echo start $n $NOW.; \
+                  while :; do sleep 0.05; done";
+    let running = start(&world, &job(&templates, script), &values);
+    wait_for_text(&running.stdout, "start 1 ");
+    let (key, b) = (glob(&world, "t/secrets/key"), glob(&world, "t/local/b"));
+    let first = std::fs::read_to_string(&key).unwrap();
+    assert!(first.starts_with("-----BEGIN PRIVATE KEY-----") && first.ends_with(" one\n"), "{first}");
+    // Another value changes: the template that asks for it is rendered, the others are left alone.
+    replace(&values, r#"{"a": "one", "b": "two"}"#);
+    wait_for_file(&b, "two\n");
+    assert_eq!(std::fs::read_to_string(&key).unwrap(), first);
+    // A restart is no reason either, nor is a value that goes and comes back.
+    world.done(&["restart", "t"]);
+    wait_for_text(&running.stdout, "start 2 ");
+    assert_eq!(std::fs::read_to_string(&key).unwrap(), first);
+    replace(&values, r#"{"b": "two"}"#);
+    replace(&values, r#"{"a": "one", "b": "three"}"#);
+    wait_for_file(&b, "three\n");
+    assert_eq!(std::fs::read_to_string(&key).unwrap(), first);
+    // A change of its own value is.
+    replace(&values, r#"{"a": "two", "b": "three"}"#);
+    wait_for_text(&running.stdout, "start 3 ");
+    let second = std::fs::read_to_string(&key).unwrap();
+    assert!(second.ends_with(" two\n") && second[..120] != first[..120], "{second}");
+    let out = end(running, &world);
+    let times: Vec<&str> = out.stdout.lines().filter_map(|line| line.rsplit(' ').next()).collect();
+    assert!(times.len() == 3 && times.iter().all(|time| *time == times[0]), "no start but these, at one time: {out:?}");
+}

@@ -18,7 +18,7 @@ use super::error::SetupError;
 use super::hook::{Hook, Stack};
 use super::shared::{Shared, leaving, stop_at_least};
 use super::state::Rendered;
-use super::template::{Files, Renderer, write_file};
+use super::template::{Basis, Files, Renderer, write_file};
 use super::text::hex;
 use super::values::ValuesFile;
 use crate::spec::IntoMap as _;
@@ -203,27 +203,28 @@ impl Hook<Setup> for TemplatesHook {
         }
     }
 
-    /// Existing files stay as they are. Templates that would render differently now are detected as changed once the templates are
-    /// followed.
+    /// Existing files stay as they are. A template whose text or values changed meanwhile is detected as changed once the templates
+    /// are followed.
     async fn restore(&self, setup: &mut Setup) -> Result<(), SetupError> {
         if setup.task.templates.is_empty() {
             return Ok(());
         }
         let (known, values) = (std::mem::take(&mut setup.rendered), setup.values().digest());
-        let digests = known.files.clone();
-        let is_known = move |number: &usize, bytes: &[u8]| digests.get(number) == Some(&digest(bytes));
-        let (mut files, there) = rendered(setup, move |renderer, templates, files, _| {
-            let mut there = renderer.there(templates, &is_known);
-            // A file that the task itself has changed is not written again either.
-            let same = files.rendered.iter().filter(|(number, bytes)| is_known(number, bytes));
-            same.for_each(|(number, bytes)| drop(there.insert(*number, bytes.clone())));
-            Ok(there)
+        let record = known.clone();
+        let (mut files, before) = rendered(setup, move |renderer, templates, _, cancel| {
+            let is_known = |number: &usize, bytes: &[u8]| record.files.get(number) == Some(&digest(bytes));
+            let bases = record.asked.iter().map(|(number, digest)| (*number, Basis::known(digest))).into_map();
+            let before = Files { rendered: renderer.there(templates, &is_known), bases, ..Files::default() };
+            Ok((renderer.render(templates, &before, cancel)?, before))
         })
         .await?;
-        // Output that depends on the time differs each time, and is no reason to act.
-        if known.values != values || files.asks_for_services || !files.missing.is_empty() {
-            files.rendered = there;
-        }
+        // Records of earlier versions have only a digest of all values.
+        let same_values = known.values == values && !files.asks_for_services && files.missing.is_empty();
+        files.keep_known(before, |number, bytes, basis| {
+            let same = known.asked.get(number).map_or(same_values, |digest| *digest == basis.digest);
+            // A file that the task itself has changed is not written again either.
+            same || known.files.get(number) == Some(&digest(bytes))
+        });
         setup.rendered = known;
         if files.asks_for_services {
             setup.services_return_by = Some(Instant::now() + RETURN);
@@ -249,7 +250,8 @@ impl Setup {
     /// Keeps the rendered templates, and their variables unless something is missing.
     pub(super) fn keep(&mut self, files: Files, values: String) {
         let digests = files.rendered.iter().map(|(number, bytes)| (*number, digest(bytes)));
-        self.rendered = Rendered { values, files: digests.into_map() };
+        let asked = files.bases.iter().map(|(number, basis)| (*number, basis.digest.clone()));
+        self.rendered = Rendered { values, files: digests.into_map(), asked: asked.into_map() };
         if files.missing.is_empty() {
             self.env = self.bare_env.clone();
             self.env.extend(files.env.iter().cloned());
@@ -284,19 +286,24 @@ impl Hook<Setup> for VolumesHook {
 
 /// Renders the templates and writes files that differ from before. Returns the files, and the indexes of the changed ones.
 pub(super) async fn render(setup: &Setup) -> Result<(Files, Vec<usize>), SetupError> {
-    rendered(setup, Renderer::write).await
+    rendered(setup, |renderer, templates, before, cancel| {
+        let files = renderer.render(templates, before, cancel)?;
+        let written = renderer.write(templates, &files, before)?;
+        Ok((files, written))
+    })
+    .await
 }
 
 /// Renders the templates without writing them.
 pub(super) async fn only_render(setup: &Setup) -> Result<Files, SetupError> {
-    Ok(rendered(setup, |_, _, _, _| Ok(())).await?.0)
+    rendered(setup, Renderer::render).await
 }
 
-/// Renders the templates, and calls `then` with the new and the previous files.
+/// Calls `work` with what the templates are rendered with, the templates, and the files of the last time.
 async fn rendered<T: Send + 'static>(
     setup: &Setup,
-    then: impl FnOnce(&Renderer, &[Template], &Files, &Files) -> Result<T, SetupError> + Send + 'static,
-) -> Result<(Files, T), SetupError> {
+    work: impl FnOnce(&Renderer, &[Template], &Files, &AtomicBool) -> Result<T, SetupError> + Send + 'static,
+) -> Result<T, SetupError> {
     let broken = |pos: &Pos, source: io::Error| {
         let (pos, destination) = (pos.clone(), String::new());
         SetupError::TemplateFile { pos, destination, source }
@@ -311,9 +318,7 @@ async fn rendered<T: Send + 'static>(
     let rendering = crate::sys::task::spawn_blocking(move || {
         let values = file.read().map_err(SetupError::Values)?;
         let renderer = Renderer { env, dir, task, values, asked_for_services: AtomicBool::new(false) };
-        let files = renderer.render(&templates, &before, &cancel)?;
-        let done = then(&renderer, &templates, &files, &before)?;
-        Ok((files, done))
+        work(&renderer, &templates, &before, &cancel)
     });
     let done = rendering.await.map_err(|e| broken(&pos, io::Error::other(e)))?;
     drop(turn);

@@ -55,6 +55,9 @@ impl TaskRunner {
                 for (number, bytes) in &setup.files.rendered {
                     kept.rendered.entry(*number).or_insert_with(|| bytes.clone());
                 }
+                for (number, basis) in &setup.files.bases {
+                    kept.bases.entry(*number).or_insert_with(|| basis.clone());
+                }
                 setup.files = Arc::new(kept);
             }
             watch.changed(setup.files.asks_for_services).await;

@@ -159,6 +159,8 @@ pub(super) struct Rendered {
     pub(super) values: String,
     /// Digests of the rendered files, by the indexes of their templates.
     pub(super) files: BTreeMap<usize, String>,
+    /// Digests of what the templates asked for, by their indexes.
+    pub(super) asked: BTreeMap<usize, String>,
 }
 
 /// Bytes as text in JSON.

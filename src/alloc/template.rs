@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,10 +21,14 @@ use super::error::SetupError;
 use super::values::Values;
 use crate::spec::Template as Block;
 use crate::spec::collections::BTreeMap;
-use crate::template::{Found, Host, Limits, Service, Template, TemplateError, Tree, Variable};
+use crate::template::{Asked, Found, Host, Limits, Service, Template, TemplateError, Tree, Variable};
 
 /// Largest file that a template reads, in bytes.
 const LARGEST_FILE: u64 = 16 << 20;
+
+/// Most different things of a template that are asked for again to learn whether it has to be rendered; one that asks for more is
+/// rendered, which tells too.
+const MOST_ASKED: usize = 10_000;
 
 /// What the templates of one task are rendered with.
 pub(super) struct Renderer {
@@ -35,17 +40,75 @@ pub(super) struct Renderer {
     pub(super) asked_for_services: AtomicBool,
 }
 
+/// What a template was rendered from.
+#[derive(Clone)]
+pub(super) struct Basis {
+    /// Digest of its text and of the answers it got.
+    pub(super) digest: String,
+    /// The same in full; `None` if only the digest was kept.
+    asked: Option<Arc<Asked>>,
+}
+
 /// The rendered templates of a task.
 #[derive(Default)]
 pub(super) struct Files {
     /// By the index of the template; a template with a missing value has none.
     pub(super) rendered: BTreeMap<usize, Vec<u8>>,
+    /// What these were rendered from, as far as it is known.
+    pub(super) bases: BTreeMap<usize, Basis>,
     /// The variables of the templates with `env = true`.
     pub(super) env: Vec<(String, String)>,
     /// The values that templates wait for.
     pub(super) missing: Vec<String>,
     /// Whether their output depends on registered services.
     pub(super) asks_for_services: bool,
+}
+
+impl Basis {
+    fn of(asked: Asked) -> Basis {
+        let digest = asked.digest();
+        Basis { digest, asked: (asked.count() <= MOST_ASKED).then(|| Arc::new(asked)) }
+    }
+
+    /// What a record has of it.
+    pub(super) fn known(digest: &str) -> Basis {
+        Basis { digest: digest.to_owned(), asked: None }
+    }
+}
+
+impl Files {
+    /// Goes back to `before` for the templates that are not the same as there, as far as it has them: they are still to change.
+    pub(super) fn keep_known(&mut self, before: Files, is_same: impl Fn(&usize, &[u8], &Basis) -> bool) {
+        let missing = Basis::known("");
+        let same = |(number, bytes): (&usize, &Vec<u8>)| {
+            is_same(number, bytes, self.bases.get(number).unwrap_or(&missing)).then_some(*number)
+        };
+        let same: Vec<usize> = self.rendered.iter().filter_map(same).collect();
+        self.rendered.retain(|number, _| same.contains(number));
+        self.bases.retain(|number, _| same.contains(number));
+        for (number, bytes) in before.rendered {
+            if !same.contains(&number) {
+                self.rendered.insert(number, bytes);
+            }
+        }
+        for (number, basis) in before.bases {
+            if !same.contains(&number) {
+                self.bases.insert(number, basis);
+            }
+        }
+    }
+
+    /// Adds what a template was rendered to, and its variables if it has some.
+    fn add(&mut self, number: usize, block: &Block, output: Vec<u8>, most_env: usize) -> Result<(), TemplateError> {
+        if block.env {
+            let text = std::str::from_utf8(&output)
+                .map_err(|_| TemplateError::at_line(1, "as environment it has to be UTF-8"))?;
+            check_env(text, most_env)?;
+            self.env.extend(parse_env(text)?);
+        }
+        self.rendered.insert(number, output);
+        Ok(())
+    }
 }
 
 impl Host for Renderer {
@@ -118,7 +181,8 @@ impl Renderer {
         Ok(bytes)
     }
 
-    /// Renders all templates of the task, except those with `once` that are in `before`.
+    /// Renders all templates of the task, except those with `once` that are in `before`. One that is in `before`, and whose text and
+    /// values are still the same, keeps what it was rendered to: rendered again it may become something else each time.
     ///
     /// # Errors
     /// [`SetupError::Template`] with the position of the first mistake.
@@ -128,12 +192,20 @@ impl Renderer {
             let destination = self.env.interpolate(&block.destination);
             let error =
                 |source| SetupError::Template { pos: block.pos.clone(), destination: destination.clone(), source };
-            let output = if let Some(kept) = before.rendered.get(&number).filter(|_| block.once) {
+            let kept = before.rendered.get(&number);
+            let output = if let Some(kept) = kept.filter(|_| block.once) {
                 kept.clone()
             } else {
+                let text = self.text_of(block)?;
+                let basis = before.bases.get(&number);
+                let still = |basis: &&Basis| basis.asked.as_ref().is_some_and(|asked| asked.is_still(&text, self));
+                if let (Some(kept), Some(basis)) = (kept, basis.filter(still)) {
+                    files.bases.insert(number, basis.clone());
+                    files.add(number, block, kept.clone(), self.env.most()).map_err(error)?;
+                    continue;
+                }
                 let template =
-                    Template::parse(self.text_of(block)?, &block.left_delimiter, &block.right_delimiter, cancel)
-                        .map_err(error)?;
+                    Template::parse(text, &block.left_delimiter, &block.right_delimiter, cancel).map_err(error)?;
                 let rendered =
                     template.render(self, block.error_on_missing_key, Limits::default(), cancel).map_err(error)?;
                 if !rendered.missing.is_empty() {
@@ -142,15 +214,12 @@ impl Renderer {
                     files.missing.extend(new);
                     continue;
                 }
-                rendered.output
+                let new = Basis::of(rendered.asked);
+                let kept = kept.filter(|_| basis.is_some_and(|basis| basis.digest == new.digest));
+                files.bases.insert(number, new);
+                kept.cloned().unwrap_or(rendered.output)
             };
-            if block.env {
-                let text = std::str::from_utf8(&output)
-                    .map_err(|_| error(TemplateError::at_line(1, "as environment it has to be UTF-8")))?;
-                check_env(text, self.env.most()).map_err(error)?;
-                files.env.extend(parse_env(text).map_err(error)?);
-            }
-            files.rendered.insert(number, output);
+            files.add(number, block, output, self.env.most()).map_err(error)?;
         }
         files.asks_for_services = self.asked_for_services.load(Ordering::Relaxed);
         Ok(files)
@@ -316,5 +385,22 @@ mod tests {
         for (text, line) in [("A=1\nnope", 2), ("1A=x", 1), ("A=\"x", 1), ("A='x", 1), ("A=\"x\"y", 1), ("=x", 1)] {
             assert_eq!(parse_env(text).unwrap_err().line, line, "{text}");
         }
+    }
+
+    #[test]
+    fn j4_what_changed_while_nobody_looked_is_still_to_change() {
+        let files = |rendered: &[(usize, &str)], bases: &[(usize, &str)]| Files {
+            rendered: rendered.iter().map(|(number, text)| (*number, text.as_bytes().to_vec())).collect(),
+            bases: bases.iter().map(|(number, digest)| (*number, Basis::known(digest))).collect(),
+            ..Files::default()
+        };
+        // The first is the same, the second has changed, the file of the third was changed by the task, and the fourth waits.
+        let before = files(&[(0, "old"), (1, "old"), (3, "old")], &[(0, "a"), (1, "b"), (2, "c"), (3, "d")]);
+        let mut now = files(&[(0, "old"), (1, "new"), (2, "new")], &[(0, "a"), (1, "x"), (2, "y")]);
+        now.keep_known(before, |_, _, basis| basis.digest == "a");
+        let texts: Vec<(usize, &[u8])> = now.rendered.iter().map(|(number, text)| (*number, &text[..])).collect();
+        assert_eq!(texts, [(0, &b"old"[..]), (1, b"old"), (3, b"old")]);
+        let digests: Vec<(usize, &str)> = now.bases.iter().map(|(number, basis)| (*number, &*basis.digest)).collect();
+        assert_eq!(digests, [(0, "a"), (1, "b"), (2, "c"), (3, "d")]);
     }
 }

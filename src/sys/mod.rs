@@ -5,6 +5,7 @@ pub mod auxv;
 pub mod bare;
 pub mod bpf;
 pub mod children;
+pub mod crypto;
 pub mod exe;
 pub mod features;
 pub mod interfaces;

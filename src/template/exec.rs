@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::asked::{Ask, Asked};
 use super::functions::{Function, Type};
 use super::host::Host;
 use super::parser::{Branch, Command, Name, Node, Operand, Pipeline, Term};
@@ -37,6 +38,7 @@ pub(super) struct Exec<'a> {
     variables: Vec<(Name, Value)>,
     pub(super) scratch: BTreeMap<Bytes, Value>,
     missing: Vec<String>,
+    asked: Asked,
 }
 
 /// Renders the template without a name.
@@ -61,12 +63,13 @@ pub(super) fn run(
         variables: vec![("".into(), Value::Nil)],
         scratch: BTreeMap::new(),
         missing: Vec::new(),
+        asked: Asked::of(source),
     };
     let mut output = Vec::new();
     let nodes = defined.get(&b""[..]).map_or(&[][..], Vec::as_slice);
     match exec.walk(nodes, &Value::Nil, &mut output) {
         Err(Stop::Failed(at, message)) => Err(TemplateError::new(source, at, message)),
-        _ => Ok(Rendered { output, missing: exec.missing }),
+        _ => Ok(Rendered { output, missing: exec.missing, asked: exec.asked }),
     }
 }
 
@@ -87,6 +90,17 @@ impl Exec<'_> {
         Ok(())
     }
 
+    /// Counts what takes as long as so many steps, before it is done.
+    pub(super) fn work(&mut self, what: &str, steps: u64) -> Result<(), String> {
+        let left = self.limits.steps.saturating_sub(self.steps);
+        if steps > left {
+            let most = self.limits.steps;
+            return Err(format!("it takes more than {most} steps: {what} counts as {steps}, and {left} are left"));
+        }
+        self.steps += steps;
+        self.step()
+    }
+
     /// Counts bytes of values that were made.
     pub(super) fn spend(&mut self, bytes: usize) -> Result<(), String> {
         self.made = self.made.saturating_add(bytes);
@@ -94,6 +108,11 @@ impl Exec<'_> {
             return Err(format!("its values have more than {} MiB", self.limits.made >> 20));
         }
         Ok(())
+    }
+
+    /// Notes what was asked for, and the answer.
+    pub(super) fn note(&mut self, ask: Ask, name: &str, answer: &dyn std::fmt::Debug) -> Result<(), String> {
+        if self.asked.note(ask, name, answer) { self.spend(96 + name.len()) } else { Ok(()) }
     }
 
     /// How many bytes the next value may have.
@@ -480,6 +499,11 @@ impl Exec<'_> {
             Term::Chain(base, names) => {
                 let value = self.argument(dot, Type::Reflect, base)?;
                 self.fields(at, dot, &value, names, &[], None)?
+            }
+            // One that is too large is cut, as Go does it.
+            Term::Number(n) if wanted == Type::Uint32 => {
+                let number = n.uint.map(|n| Value::Int(i64::from(n as u32)));
+                return number.map_or_else(|| failed(at, "expected uint32; found another number"), Ok);
             }
             term => {
                 let value = self.constant(at, dot, term)?;

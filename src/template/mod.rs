@@ -6,6 +6,7 @@
 //!
 //! What a template may cost is limited ([`Limits`]), whatever it does; see `exec.rs`.
 
+mod asked;
 pub(crate) mod calendar;
 mod codec;
 mod exec;
@@ -14,6 +15,7 @@ mod host;
 mod lexer;
 mod number;
 mod parser;
+mod pki;
 mod quote;
 mod show;
 mod text;
@@ -23,6 +25,7 @@ mod verbs;
 use crate::spec::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
+pub use asked::Asked;
 pub use functions::{page, refused};
 pub use host::{Found, Host, Service, Tree, Variable};
 pub use show::TemplateError;
@@ -69,6 +72,8 @@ pub struct Rendered {
     pub output: Vec<u8>,
     /// What it asked for and is not there, under consul-template's names, each once.
     pub missing: Vec<String>,
+    /// What it asked for, and what the answers were.
+    pub asked: Asked,
 }
 
 impl Template {

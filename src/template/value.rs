@@ -78,6 +78,9 @@ pub(super) struct Map {
     pub(super) owner: Option<Rc<Object>>,
 }
 
+/// The type of a certificate with its key.
+pub(super) const CERTIFICATE: &str = "sprig.certificate";
+
 /// A struct of Go's with the fields that it shows.
 #[derive(Debug)]
 pub(super) struct Object {
@@ -181,6 +184,7 @@ impl Value {
             Value::List(list) => format!("[]{}", list.kind.name()),
             Value::Map(map) if map.owner.is_some() => "*dependency.NomadVarItems".to_owned(),
             Value::Map(map) => format!("map[{}]{}", map.keyed.name(), map.kind.name()),
+            Value::Object(object) if object.is_plain() => object.type_name.to_owned(),
             Value::Object(object) => format!("*dependency.{}", object.type_name),
             Value::Loop(..) => "<-chan int64".to_owned(),
             Value::Scratch => "*template.Scratch".to_owned(),
@@ -285,6 +289,19 @@ impl Map {
 }
 
 impl Object {
+    /// It is the struct itself, of a type with its whole name; others are behind a pointer.
+    pub(super) fn is_plain(&self) -> bool {
+        self.type_name.contains(['.', ' '])
+    }
+
+    /// Whether two are the same: the same place in memory, or of a struct itself the same texts in its fields.
+    pub(super) fn is_same(self: &Rc<Object>, other: &Rc<Object>) -> bool {
+        let texts = |object: &Object| -> Vec<Option<Bytes>> {
+            object.fields.iter().map(|(_, value)| value.as_text().cloned()).collect()
+        };
+        Rc::ptr_eq(self, other) || self.is_plain() && self.type_name == other.type_name && texts(self) == texts(other)
+    }
+
     pub(super) fn field(&self, name: &str) -> Option<Value> {
         let all = self.methods.iter().chain(&self.fields);
         all.into_iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone())

@@ -360,12 +360,16 @@ fn write_verb(out: &mut Out, value: &Value, spec: &Spec, depth: usize) -> Result
             if let Some(shown) = &object.shown {
                 return string(out, value, shown, spec, depth);
             }
+            let named = spec.sharp_v && object.is_plain();
+            if named {
+                out.put(object.type_name.as_bytes())?;
+            }
             out.put(b"{")?;
             for (i, (name, field)) in object.fields.iter().enumerate() {
                 if i > 0 {
-                    out.put(b" ")?;
+                    out.put(if named { b", " } else { b" " })?;
                 }
-                if spec.plus_v {
+                if spec.plus_v || named {
                     out.put(name.as_bytes())?;
                     out.put(b":")?;
                 }

@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/hashicorp/consul-template v0.41.4
 	github.com/hashicorp/nomad/api v0.0.0-20230103221135-ce00d683f9be
+	golang.org/x/crypto v0.45.0
 )
 
 require (
@@ -49,7 +50,6 @@ require (
 	github.com/ryanuber/go-glob v1.0.0 // indirect
 	github.com/shopspring/decimal v1.4.0 // indirect
 	github.com/spf13/cast v1.7.0 // indirect
-	golang.org/x/crypto v0.45.0 // indirect
 	golang.org/x/exp v0.0.0-20250808145144-a408d31f581a // indirect
 	golang.org/x/net v0.47.0 // indirect
 	golang.org/x/sys v0.38.0 // indirect

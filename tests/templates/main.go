@@ -1,6 +1,8 @@
 // J4: renders the templates of cases.txt with the real library, for tests/interop_templates.rs.
 //
 //	go run . < cases.txt
+//
+// With "crypto" it reads questions about what sprig's functions for keys and certificates make; see crypto.go.
 package main
 
 import (
@@ -99,6 +101,10 @@ func render(text string, strict bool, b *template.Brain) (a answer) {
 }
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "crypto" {
+		judgeAll()
+		return
+	}
 	b := brain()
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 1<<20)

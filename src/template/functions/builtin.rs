@@ -126,7 +126,7 @@ fn equal(a: &Value, b: &Value) -> Result<bool, String> {
         _ if x == Basic::Int => Ok(a.signed() == b.signed()),
         _ if x == Basic::Uint => Ok(a.unsigned() == b.unsigned()),
         _ if a.is_nil() || b.is_nil() => Ok(a.is_nil() && b.is_nil()),
-        (Value::Object(one), Value::Object(other)) => Ok(Rc::ptr_eq(one, other)),
+        (Value::Object(one), Value::Object(other)) => Ok(one.is_same(other)),
         _ => Err(format!("values of the types {} and {} cannot be compared", a.type_name(), b.type_name())),
     }
 }

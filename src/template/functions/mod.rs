@@ -3,6 +3,7 @@
 
 mod builtin;
 mod consul;
+mod crypto;
 mod data;
 mod regular;
 mod sprig;
@@ -12,7 +13,7 @@ use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use super::exec::Exec;
-use super::value::{Keyed, Kind, Value, sorted};
+use super::value::{CERTIFICATE, Keyed, Kind, Value, sorted};
 use crate::spec::collections::BTreeMap;
 
 pub(super) use store::scratch;
@@ -36,6 +37,10 @@ pub(super) enum Type {
     Pairs,
     /// What `service` gives.
     Services,
+    /// What a constant gives, and nothing else.
+    Uint32,
+    /// A certificate with its key, as `sprig_genCA` gives.
+    Certificate,
 }
 
 use Type::{Any, AnyMap, Anys, Bool, Int, Reflect, Text, Texts};
@@ -75,6 +80,8 @@ impl Type {
             AnyMap => "map[string]interface {}",
             Type::Pairs => "[]*dependency.KeyPair",
             Type::Services => "[]*dependency.HealthService",
+            Type::Uint32 => "uint32",
+            Type::Certificate => CERTIFICATE,
         }
     }
 
@@ -88,12 +95,14 @@ impl Type {
             AnyMap => "map",
             Type::Pairs => "pairs",
             Type::Services => "services",
+            Type::Certificate => "certificate",
+            Type::Uint32 => "int",
             other => other.name(),
         }
     }
 
     pub(super) fn can_be_nil(self) -> bool {
-        !matches!(self, Text | Bool | Int | Type::Float)
+        !matches!(self, Text | Bool | Int | Type::Float | Type::Uint32 | Type::Certificate)
     }
 
     /// Whether Go takes `value` for such a parameter.
@@ -109,6 +118,7 @@ impl Type {
             (AnyMap, Value::Map(map)) => map.kind == Kind::Any && map.keyed == Keyed::Text && map.owner.is_none(),
             (Type::Pairs, Value::List(list)) => list.kind == Kind::Objects("*dependency.KeyPair"),
             (Type::Services, Value::List(list)) => list.kind == Kind::Objects("*dependency.HealthService"),
+            (Type::Certificate, Value::Object(object)) => object.type_name == CERTIFICATE,
             _ => false,
         }
     }
@@ -157,6 +167,7 @@ const TABLES: &[(&str, &[Function])] = &[
     ("Helpers", consul::TABLE),
     ("Data", data::TABLE),
     ("Sprig", sprig::TABLE),
+    ("Keys, certificates and passwords", crypto::TABLE),
 ];
 
 static BY_NAME: LazyLock<BTreeMap<&'static str, &'static Function>> =
@@ -174,22 +185,6 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 
 /// Functions of consul-template that are not here, with the reason.
 const UNAVAILABLE: &[(&str, &str)] = &[
-    ("sprig_bcrypt", "it gives another text at each rendering, so that the task would never settle"),
-    ("sprig_htpasswd", "it gives another text at each rendering, so that the task would never settle"),
-    ("sprig_genPrivateKey", "make the key outside of the template and read it with secret or nomadVar"),
-    ("sprig_genCA", "make the certificate outside of the template and read it with secret or nomadVar"),
-    ("sprig_genCAWithKey", "make the certificate outside of the template and read it with secret or nomadVar"),
-    ("sprig_genSelfSignedCert", "make the certificate outside of the template and read it with secret or nomadVar"),
-    (
-        "sprig_genSelfSignedCertWithKey",
-        "make the certificate outside of the template and read it with secret or nomadVar",
-    ),
-    ("sprig_genSignedCert", "make the certificate outside of the template and read it with secret or nomadVar"),
-    ("sprig_genSignedCertWithKey", "make the certificate outside of the template and read it with secret or nomadVar"),
-    ("sprig_buildCustomCert", "make the certificate outside of the template and read it with secret or nomadVar"),
-    ("sprig_derivePassword", "derive it outside of the template and read it with secret or nomadVar"),
-    ("sprig_encryptAES", "it gives another text at each rendering, so that the task would never settle"),
-    ("sprig_decryptAES", "decrypt it outside of the template and read it with secret or nomadVar"),
     ("sprig_now", "consul-template does not have it either; timestamp gives the time"),
     ("sprig_env", "consul-template does not have it either; env gives a variable"),
 ];

@@ -97,7 +97,7 @@ pub(super) const TABLE: &[Function] = &[
     // Types.
     row("sprig_typeOf", &[Any], |_, a| Ok(Value::text(type_of(&a[0]))), "the name of its type"),
     row("sprig_typeIs", &[Text, Any], |_, a| Ok(Value::Bool(name(a, 0) == type_of(&a[1]))), "whether it has that type"),
-    row("sprig_typeIsLike", &[Text, Any], |_, a| Ok(Value::Bool(type_of(&a[1]).trim_start_matches('*') == name(a, 0).trim_start_matches('*'))), "the same, behind a pointer too"),
+    row("sprig_typeIsLike", &[Text, Any], |_, a| Ok(Value::Bool({ let (wanted, found) = (name(a, 0), type_of(&a[1])); found.strip_prefix('*') == Some(&wanted) || found == wanted })), "the same, behind a pointer too"),
     row("sprig_kindOf", &[Any], |_, a| Ok(Value::text(kind_of(&a[0]))), "the kind of its type"),
     row("sprig_kindIs", &[Text, Any], |_, a| Ok(Value::Bool(name(a, 0) == kind_of(&a[1]))), "whether its type is of that kind"),
     row("sprig_deepEqual", &[Any, Any], |_, a| Ok(Value::Bool(same(&a[0], &a[1], 0)?)), "whether two values are the same all the way down"),
@@ -445,6 +445,7 @@ fn type_of(value: &Value) -> String {
 fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Nil | Value::NilAny => "invalid",
+        Value::Object(object) if object.is_plain() => "struct",
         Value::NilPointer(_) | Value::Object(_) | Value::Scratch => "ptr",
         Value::Bool(_) => "bool",
         Value::Int(_) => "int",
@@ -497,7 +498,7 @@ fn same(a: &Value, b: &Value, depth: usize) -> Result<bool, String> {
             }
             true
         }
-        (Value::Object(a), Value::Object(b)) => Rc::ptr_eq(a, b),
+        (Value::Object(a), Value::Object(b)) => a.is_same(b),
         _ => false,
     })
 }

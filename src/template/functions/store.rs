@@ -5,8 +5,9 @@ use std::rc::Rc;
 use super::{Any, Function, Reflect, Text, Type, many, name, row, text};
 use crate::spec::Order as _;
 use crate::spec::collections::BTreeMap;
+use crate::template::asked::{self, Ask};
 use crate::template::exec::Exec;
-use crate::template::host::{Found, Service};
+use crate::template::host::{Found, Service, Variable};
 use crate::template::value::{Key, Keyed, Kind, Map, Object, Value, sorted};
 
 type Outcome = Result<Value, String>;
@@ -23,16 +24,16 @@ pub(super) const TABLE: &[Function] = &[
     row("envOrDefault", &[Text, Text], |x, a| Ok(x.host.env(&name(a, 0)).map_or_else(|| a[1].clone(), Value::text)), "the same; the second argument where there is none"),
     row("file", &[Text], file, "a file below the task's directories"),
     row("key", &[Text], key, "the value of a key; waits for it"),
-    row("keyExists", &[Text], |x, a| Ok(Value::Bool(matches!(x.host.key(&name(a, 0)), Found::Here(_)))), "whether there is a key"),
+    row("keyExists", &[Text], |x, a| Ok(Value::Bool(matches!(ask_key(x, &name(a, 0))?, Found::Here(_)))), "whether there is a key"),
     row("keyOrDefault", &[Text, Text], key_or_default, "the value of a key, else the second argument"),
     row("ls", &[Text], |x, a| pairs(x, a, true, false), "the keys right below a path, each with `.Key`, `.Value`, `.Path`"),
     row("safeLs", &[Text], |x, a| pairs(x, a, true, true), "the same; waits while there are none"),
     row("tree", &[Text], |x, a| pairs(x, a, false, false), "all keys below a path"),
     row("safeTree", &[Text], |x, a| pairs(x, a, false, true), "the same; waits while there are none"),
     many("secret", &[Text], secret, "a secret, its data in `.Data`; waits for it"),
-    row("secrets", &[Text], |x, a| Ok(Value::texts(x.host.secrets(&name(a, 0)))), "the names of the secrets below a path"),
+    row("secrets", &[Text], secrets, "the names of the secrets below a path"),
     row("nomadVar", &[Text], nomad_var, "the items of a variable by name, and `.Keys`, `.Values`, `.Tuples`, `.Metadata`; waits for it"),
-    row("nomadVarExists", &[Text], |x, a| Ok(Value::Bool(matches!(x.host.variable(&path(a)), Found::Here(_)))), "whether there is a variable"),
+    row("nomadVarExists", &[Text], |x, a| Ok(Value::Bool(matches!(ask_variable(x, &path(a))?, Found::Here(_)))), "whether there is a variable"),
     many("nomadVarList", &[Text], |x, a| nomad_vars(x, a, false), "the variables below a path, each with `.Path`"),
     many("nomadVarListSafe", &[Text], |x, a| nomad_vars(x, a, true), "the same; waits while there are none"),
     many("nomadService", &[Any], nomad_service, "the instances of a service of Nomad's that are not critical, each with `.Address`, `.Port`, `.Tags`, ...; two more arguments choose some of them"),
@@ -76,7 +77,21 @@ fn file(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
     if text(arguments, 0).is_empty() {
         return Ok(Value::text(b""));
     }
-    exec.host.file(text(arguments, 0)).map(Value::text)
+    let read = exec.host.file(text(arguments, 0));
+    exec.note(Ask::File, &name(arguments, 0), &asked::file(&read))?;
+    read.map(Value::text)
+}
+
+fn ask_key(exec: &mut Exec<'_>, name: &str) -> Result<Found<String>, String> {
+    let found = exec.host.key(name);
+    exec.note(Ask::Key, name, &found)?;
+    Ok(found)
+}
+
+fn ask_variable(exec: &mut Exec<'_>, path: &str) -> Result<Found<Variable>, String> {
+    let found = exec.host.variable(path);
+    exec.note(Ask::Variable, path, &found)?;
+    Ok(found)
 }
 
 fn key(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
@@ -84,7 +99,7 @@ fn key(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
     if name.is_empty() {
         return Ok(Value::text(b""));
     }
-    match exec.host.key(&name) {
+    match ask_key(exec, &name)? {
         Found::Here(value) => Ok(Value::text(value)),
         Found::Missing => {
             exec.miss(format!("kv.block({name})"));
@@ -94,7 +109,7 @@ fn key(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
 }
 
 fn key_or_default(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
-    match exec.host.key(&name(arguments, 0)) {
+    match ask_key(exec, &name(arguments, 0))? {
         Found::Here(value) if !value.is_empty() => Ok(Value::text(value)),
         _ => Ok(arguments[1].clone()),
     }
@@ -121,6 +136,7 @@ fn pairs(exec: &mut Exec<'_>, arguments: &[Value], top: bool, safe: bool) -> Out
         return Ok(Value::list(Kind::Objects(PAIR), Vec::new()));
     }
     let found = exec.host.tree(&prefix);
+    exec.note(Ask::Tree, &prefix, &found)?;
     let wanted = found.iter().filter(|(key, _)| !(key.is_empty() || key.ends_with('/') || top && key.contains('/')));
     let items: Vec<Value> = wanted.map(|(key, value)| pair(key, value, &prefix)).collect();
     if items.is_empty() && safe {
@@ -138,7 +154,9 @@ fn secret(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
             return Err(format!("not k=v pair {:?}", more.join(" ")));
         }
     }
-    match exec.host.secret(&path) {
+    let found = exec.host.secret(&path);
+    exec.note(Ask::Secret, &path, &found)?;
+    match found {
         Found::Here(data) => {
             let fields = vec![
                 ("RequestID", Value::text(b"")),
@@ -157,6 +175,13 @@ fn secret(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
             Ok(Value::NilAny)
         }
     }
+}
+
+fn secrets(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
+    let path = name(arguments, 0);
+    let names = exec.host.secrets(&path);
+    exec.note(Ask::Secrets, &path, &names)?;
+    Ok(Value::texts(names))
 }
 
 /// A variable's path without namespace and region.
@@ -183,7 +208,7 @@ fn nomad_var(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
     if path.is_empty() {
         return Ok(Value::NilPointer("*dependency.NomadVarItems"));
     }
-    let Found::Here(items) = exec.host.variable(&path) else {
+    let Found::Here(items) = ask_variable(exec, &path)? else {
         exec.miss(format!("nomad.var.block({path}@default.global)"));
         return Ok(Value::NilPointer("*dependency.NomadVarItems"));
     };
@@ -207,7 +232,9 @@ fn nomad_vars(exec: &mut Exec<'_>, arguments: &[Value], safe: bool) -> Outcome {
         return Err("it takes one prefix, or none for all variables".to_owned());
     }
     let prefix = path(arguments);
-    let items: Vec<Value> = exec.host.variables(&prefix).iter().map(|path| meta(path)).collect();
+    let found = exec.host.variables(&prefix);
+    exec.note(Ask::Variables, &prefix, &found)?;
+    let items: Vec<Value> = found.iter().map(|path| meta(path)).collect();
     if items.is_empty() && safe {
         exec.miss(format!("nomad.var.list({prefix}@default.global)"));
     }
@@ -218,16 +245,11 @@ fn tags(service: &Service) -> Value {
     Value::texts(&service.tags)
 }
 
-/// The instances of a service: its tag may stand before the name, a datacenter or filter behind it.
-fn matching(exec: &Exec<'_>, query: &str) -> Vec<Service> {
-    let query = query.split(['@', '?', '|']).next().unwrap_or_default();
-    let (tag, name) = query.rsplit_once('.').map_or((None, query), |(tag, name)| (Some(tag), name));
-    let all = exec.host.services();
-    let named = |s: &Service, name: &str, tag: Option<&str>| {
-        s.name == name && tag.is_none_or(|tag| s.tags.iter().any(|t| t == tag))
-    };
-    let whole: Vec<Service> = all.iter().filter(|s| named(s, query, None)).cloned().collect();
-    if whole.is_empty() { all.into_iter().filter(|s| named(s, name, tag)).collect() } else { whole }
+/// The instances of a service in these states.
+fn matching(exec: &mut Exec<'_>, query: &str, states: &str) -> Result<Vec<Service>, String> {
+    let found = asked::matching(exec.host.services(), query, states);
+    exec.note(Ask::Service, &format!("{query}\n{states}"), &found)?;
+    Ok(found)
 }
 
 fn health(service: &Service) -> Value {
@@ -252,31 +274,21 @@ fn health(service: &Service) -> Value {
 }
 
 fn consul_service(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
-    let found = matching(exec, &name(arguments, 0));
-    let wanted = name(arguments, 1);
-    let passing = |s: &&Service| match wanted.as_str() {
-        "" => matches!(s.status.as_str(), "" | "passing"),
-        "any" => true,
-        states => {
-            states.split(',').any(|state| state.trim() == s.status || (s.status.is_empty() && state == "passing"))
-        }
-    };
-    Ok(Value::list(Kind::Objects(HEALTH), found.iter().filter(passing).map(health).collect()))
+    let found = matching(exec, &name(arguments, 0), &name(arguments, 1))?;
+    Ok(Value::list(Kind::Objects(HEALTH), found.iter().map(health).collect()))
 }
 
-/// Those that can be used: not critical, and no check of theirs is still to pass for the first time.
-fn working(exec: &Exec<'_>, name: &[u8]) -> Vec<Service> {
-    let mut found = matching(exec, &String::from_utf8_lossy(name));
-    found.retain(|service| !matches!(service.status.as_str(), "critical" | "pending"));
-    found
+/// Those that can be used.
+fn working(exec: &mut Exec<'_>, name: &[u8]) -> Result<Vec<Service>, String> {
+    matching(exec, &String::from_utf8_lossy(name), asked::WORKING)
 }
 
 fn nomad_service(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
     let (mut found, key) = match arguments {
-        [Value::Text(name)] => (working(exec, name), None),
+        [Value::Text(name)] => (working(exec, name)?, None),
         [count, Value::Text(key), Value::Text(name)] => {
             let count = count.signed().ok_or("the first of three arguments is a number: how many instances")?;
-            (working(exec, name), Some((count, key.clone())))
+            (working(exec, name)?, Some((count, key.clone())))
         }
         _ => return Err("it takes a name, or a number, a key and a name".to_owned()),
     };
@@ -307,12 +319,9 @@ fn nomad_service(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
     Ok(Value::list(Kind::Objects(NOMAD), found.iter().map(of).collect()))
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "a row of the table of functions")]
 fn services(exec: &mut Exec<'_>) -> Outcome {
-    let mut names: BTreeMap<String, crate::spec::collections::BTreeSet<String>> = BTreeMap::new();
-    for service in exec.host.services() {
-        names.entry(service.name).or_default().extend(service.tags);
-    }
+    let names = asked::catalog(exec.host.services());
+    exec.note(Ask::Services, "", &names)?;
     let of = |(name, tags): (&String, &crate::spec::collections::BTreeSet<String>)| {
         let fields = vec![("Name", Value::text(name)), ("Tags", Value::texts(tags))];
         Value::Object(Rc::new(Object { type_name: "CatalogSnippet", fields, shown: None, methods: Vec::new() }))
