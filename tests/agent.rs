@@ -1842,7 +1842,8 @@ fn p1_jobs_of_the_agent_are_run_shown_and_stopped() {
     assert!(out.status == 1 && out.stderr.contains("no.nomad.hcl:1"), "{out:?}");
     let out = ask(&["job", "status", "nobody"]);
     assert!(out.status == 1 && out.stderr.contains("no job \"nobody\""), "{out:?}");
-    let out = Command::new(env!("CARGO_BIN_EXE_agentbin")).args(["job", "status", "--socket", "/nowhere"]).output().unwrap();
+    let out =
+        Command::new(env!("CARGO_BIN_EXE_agentbin")).args(["job", "status", "--socket", "/nowhere"]).output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(out.status.code() == Some(1) && said.contains("no agent answers there"), "{said}");
     let clock = file("clock", "batch", "true", "periodic {\n    crons = [\"0 4 1 1 *\"]\n  }");
@@ -1878,7 +1879,10 @@ fn p1_commands_about_runs_tell_the_jobs_of_the_agent_apart() {
     }
     assert!(world.done(&["restart", "api"]).starts_with("restarted "));
     let out = world.ask(&["stop", "web"]);
-    assert!(out.stderr.contains("agentbin job stop web") && out.stderr.contains("stop -namespace other web"), "{out:?}");
+    assert!(
+        out.stderr.contains("agentbin job stop web") && out.stderr.contains("stop -namespace other web"),
+        "{out:?}"
+    );
 
     // One of its tasks has failed, and the other takes its time to end: it runs until then.
     let task = |name: &str, script: &str| {

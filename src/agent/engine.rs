@@ -7,9 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::model::{
-    Allocation, ClientStatus, JobVersion, Nanos, NetworkStatus, Node, ServiceRegistration, TaskState,
-};
+use super::model::{Allocation, ClientStatus, JobVersion, Nanos, NetworkStatus, Node, ServiceRegistration, TaskState};
 use crate::alloc::{VolumePlugins, control};
 use crate::driver::KeptOutput;
 use crate::executor::{ExecRequests, ExecResponses};

@@ -469,7 +469,8 @@ impl Records {
         let path = self.path(&record.alloc_id);
         // Records of owners that return are long and are written often.
         let to_bytes = if record.restore.is_some() { json::to_vec } else { json::to_vec_pretty };
-        let bytes = to_bytes(record).map_err(|error| RecordError::Write { path: path.clone(), source: error.into() })?;
+        let bytes =
+            to_bytes(record).map_err(|error| RecordError::Write { path: path.clone(), source: error.into() })?;
         self.replace(&path, &bytes)
     }
 

@@ -25,8 +25,7 @@ pub(super) fn go_flags(args: Vec<OsString>, command: &clap::Command) -> Vec<OsSt
             out.push(arg);
             break;
         }
-        let is_target =
-            target.is_some_and(|from| number >= from) && !is_value && !arg.as_bytes().starts_with(b"-");
+        let is_target = target.is_some_and(|from| number >= from) && !is_value && !arg.as_bytes().starts_with(b"-");
         is_value = takes_next(&arg, &flags);
         out.extend(rewrite(arg, &flags));
         if is_target {

@@ -113,7 +113,9 @@ impl Api {
 
     /// The allocations of a job, the newest first.
     fn allocs(&self, job: &str) -> anyhow::Result<Vec<Value>> {
-        let Value::Array(mut all) = self.get(&format!("job/{}/allocations?", part(job)))? else { return Ok(Vec::new()) };
+        let Value::Array(mut all) = self.get(&format!("job/{}/allocations?", part(job)))? else {
+            return Ok(Vec::new());
+        };
         all.sort_by_key(|alloc| std::cmp::Reverse(alloc["CreateTime"].as_i64()));
         Ok(all)
     }
@@ -271,7 +273,8 @@ fn status(args: &JobStatusArgs) -> anyhow::Result<i32> {
     let mut rows = vec![row(&["GROUP", "QUEUED", "STARTING", "RUNNING", "FAILED", "COMPLETE", "LOST"])];
     for (group, counts) in summary["Summary"].as_object().into_iter().flatten() {
         let mut cells = vec![group.clone()];
-        cells.extend(["Queued", "Starting", "Running", "Failed", "Complete", "Lost"].map(|key| counts[key].to_string()));
+        cells
+            .extend(["Queued", "Starting", "Running", "Failed", "Complete", "Lost"].map(|key| counts[key].to_string()));
         rows.push(cells);
     }
     let _ = write!(out, "\n{}", table(&rows));
@@ -320,7 +323,9 @@ fn healthy(deployment: &Value) -> String {
     let of = |(name, group): (&String, &Value)| {
         let canaries = match group["DesiredCanaries"].as_u64() {
             None | Some(0) => String::new(),
-            Some(wanted) => format!(", {} of {wanted} canaries", group["PlacedCanaries"].as_array().map_or(0, Vec::len)),
+            Some(wanted) => {
+                format!(", {} of {wanted} canaries", group["PlacedCanaries"].as_array().map_or(0, Vec::len))
+            }
         };
         format!("{name}: {} of {} healthy{canaries}", group["HealthyAllocs"], group["DesiredTotal"])
     };

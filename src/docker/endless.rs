@@ -90,11 +90,7 @@ async fn d50_values_that_do_not_end() {
         ("a header", Says { head: "HTTP/1.1 200 OK\r\nA: ", again: b"xxxxxxxx", chunked: false }, 1 << 20),
         ("a status", Says { head: "HTTP/1.1 200 ", again: b"xxxxxxxx", chunked: false }, 1 << 20),
         ("a chunk's length", Says { head: BODY, again: b"00000000", chunked: false }, 32 << 20),
-        (
-            "early hints",
-            Says { head: "", again: b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n", chunked: false },
-            1 << 20,
-        ),
+        ("early hints", Says { head: "", again: b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n", chunked: false }, 1 << 20),
     ] {
         let (engine, sent, _dir) = engine(says);
         assert_refused(what, engine.inspect("web").await, &sent, most);

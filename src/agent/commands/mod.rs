@@ -42,7 +42,8 @@ impl Commands {
         &self,
         make: impl FnOnce(&Core, &mut Change<'_>) -> Result<T, CommandError> + Send + 'static,
     ) -> Result<(u64, T), CommandError> {
-        let (index, value) = self.change_untyped(Box::new(move |core, change| Ok(Box::new(make(core, change)?)))).await?;
+        let (index, value) =
+            self.change_untyped(Box::new(move |core, change| Ok(Box::new(make(core, change)?)))).await?;
         Ok((index, *value.downcast().map_err(|_| StateError::Lost)?))
     }
 

@@ -182,4 +182,3 @@ fn decided(job: &JobVersion, now: Nanos) -> Evaluation {
         modify_time: now,
     }
 }
-
