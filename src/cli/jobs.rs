@@ -111,6 +111,15 @@ impl Api {
         }
     }
 
+    /// Waits until no allocation of a job runs.
+    fn ended(&self, job: &str) -> anyhow::Result<()> {
+        loop {
+            let all = self.allocs(job)?;
+            let Some(alive) = all.iter().find(|alloc| is_alive(alloc)) else { return Ok(()) };
+            self.get_after(&format!("allocation/{}", text(alive, "ID")), alive)?;
+        }
+    }
+
     /// The allocations of a job, the newest first.
     fn allocs(&self, job: &str) -> anyhow::Result<Vec<Value>> {
         let Value::Array(mut all) = self.get(&format!("job/{}/allocations?", part(job)))? else {
@@ -221,11 +230,8 @@ fn stop(args: &JobStopArgs) -> anyhow::Result<i32> {
             continue;
         }
         status = api.decided(eval)?.0.max(status);
-        while !args.purge {
-            let all = api.allocs(&id)?;
-            let Some(runs) = all.iter().find(|alloc| is_alive(alloc)) else { break };
-            let path = format!("allocation/{}", text(runs, "ID"));
-            api.get_after(&path, runs)?;
+        if !args.purge {
+            api.ended(&id)?;
         }
     }
     Ok(status)
