@@ -30,8 +30,11 @@ mod idle;
 mod isolation;
 #[path = "logs.rs"]
 mod logs;
+#[path = "validate.rs"]
+mod validate;
 
-const USAGE: &str = "usage: measure launch|exec|memory|logs|isolation|idle|docker|all [--json] [--runs N] [--tasks N]";
+const USAGE: &str =
+    "usage: measure launch|exec|memory|logs|isolation|idle|validate|docker|all [--json] [--runs N] [--tasks N]";
 const IDLE_PAUSE: Duration = Duration::from_millis(100);
 const MEMORY_LIMIT: u64 = 64 << 20;
 const CPU_SHARES: u64 = 100;
@@ -119,6 +122,13 @@ fn run() -> Result<bool> {
             }
         }
     }
+    if matches!(options.what.as_str(), "validate" | "all") {
+        let validate = validate::measure(&options, &agentbin, dir.path())?;
+        if !options.json {
+            println!("{}", validate.table());
+        }
+        report.insert("validate".to_owned(), validate.json());
+    }
     if options.what == "docker" {
         let docker = docker::measure(&options, &agentbin, dir.path())?;
         if !options.json {
@@ -153,7 +163,9 @@ fn options() -> Result<Options> {
             "--json" => options.json = true,
             "--runs" => options.runs = number()?,
             "--tasks" => options.tasks = number()?,
-            "launch" | "exec" | "memory" | "logs" | "isolation" | "idle" | "docker" | "all" => options.what = argument,
+            "launch" | "exec" | "memory" | "logs" | "isolation" | "idle" | "validate" | "docker" | "all" => {
+                options.what = argument;
+            }
             _ => bail!("unknown argument: {argument}\n{USAGE}"),
         }
     }
