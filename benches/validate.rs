@@ -50,7 +50,7 @@ pub fn measure(options: &Options, agentbin: &Path, dir: &Path) -> Result<Validat
                     command
                 }
             };
-            command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null());
+            command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             let started = Instant::now();
             let status = command.status().with_context(|| format!("start {name}"))?;
             let took = started.elapsed().as_secs_f64() * 1e3;
