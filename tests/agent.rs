@@ -1831,6 +1831,17 @@ fn p1_jobs_of_the_agent_are_run_shown_and_stopped() {
     let next = agent.alloc("web", "running", id);
     assert_ne!(next["ID"], alloc["ID"]);
 
+    // The flag names the namespace, or the job file does.
+    agent.json("PUT", "/v1/namespace", &json!({ "Name": "apps" }));
+    let out = ask(&["job", "run", "-namespace", "apps", "-detach", &web]);
+    assert!(out.status == 0 && out.stdout.trim().len() == 36, "{out:?}");
+    assert_eq!(agent.get("/v1/job/web?namespace=apps")["Namespace"], "apps");
+    let out = ask(&["job", "run", &file("once", "batch", "true", "namespace = \"apps\"")]);
+    assert_eq!(out.status, 0, "{out:?}");
+    assert!(ask(&["job", "status", "-namespace", "apps"]).stdout.contains("once"));
+    assert!(!ask(&["job", "status"]).stdout.contains("once"));
+    assert_eq!(ask(&["job", "stop", "-purge", "-namespace", "apps", "web", "once"]).status, 0);
+
     // What cannot be placed, is not healthy, or is no job is said, with Nomad's status.
     let far = "constraint {\n    attribute = \"${node.unique.name}\"\n    value     = \"elsewhere\"\n  }";
     let out = ask(&["job", "run", &file("far", "service", "true", far)]);

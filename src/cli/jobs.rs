@@ -173,10 +173,10 @@ fn start(args: &JobRunArgs) -> anyhow::Result<i32> {
     let mut request = parsed.map_err(|error| texts.explain(error))?;
     let mut job = request["Job"].take();
     let mut api = Api::new(&args.api)?;
-    match (&api.namespace, job["Namespace"].as_str().filter(|name| !name.is_empty())) {
-        (Some(namespace), _) => job["Namespace"] = json!(namespace),
-        (None, Some(namespace)) => api.namespace = Some(namespace.to_owned()),
-        (None, None) => {}
+    // The flag counts more than the file, and the file more than the environment.
+    match (&args.api.namespace, job["Namespace"].as_str().filter(|name| !name.is_empty())) {
+        (None, Some(of_file)) => api.namespace = Some(of_file.to_owned()),
+        _ => job["Namespace"] = json!(api.namespace),
     }
     let id = text(&job, "ID").to_owned();
     let clock = job.get("Periodic").is_some_and(|value| !value.is_null());
