@@ -38,18 +38,11 @@ pub fn measure(options: &Options, agentbin: &Path, dir: &Path) -> Result<Validat
     // They take turns, so that a busy moment of the machine hits both. The first time is not counted.
     for round in 0..=options.runs {
         for (number, (name, times)) in rows.iter_mut().enumerate() {
-            let mut command = match (number, &nomad) {
-                (1, Some(nomad)) => {
-                    let mut command = Command::new(nomad);
-                    command.args(["job", "run", "-output"]);
-                    command
-                }
-                _ => {
-                    let mut command = Command::new(agentbin);
-                    command.arg("validate");
-                    command
-                }
-            };
+            let peer = nomad.as_ref().filter(|_| number > 0);
+            let (program, words): (&Path, &[&str]) =
+                if let Some(nomad) = peer { (nomad, &["job", "run", "-output"]) } else { (agentbin, &["validate"]) };
+            let mut command = Command::new(program);
+            command.args(words);
             command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             let started = Instant::now();
             let status = command.status().with_context(|| format!("start {name}"))?;
