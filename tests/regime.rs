@@ -372,7 +372,10 @@ async fn one_end(choice: usize, isolated: bool) -> Duration {
     .await;
     if script.contains("ready") {
         let output = task.dir.path().join("alloc/logs/task.stdout.0");
-        eventually("ready", || std::fs::read_to_string(&output).is_ok_and(|t| t.contains("ready"))).await;
+        let is_ready = || std::fs::read_to_string(&output).is_ok_and(|t| t.contains("ready"));
+        let in_time =
+            tokio::time::timeout(Duration::from_secs(55) * slower(), eventually("ready", is_ready)).await.is_ok();
+        assert!(in_time, "{what}, isolated {isolated}: never ready: {}", memory_of(&task));
         if what.contains("session") {
             let script = "echo 1000 > /proc/self/oom_score_adj; exec tail /dev/zero";
             assert_eq!(task.run(script, false).await.code, 137, "{what}");
@@ -390,6 +393,20 @@ async fn one_end(choice: usize, isolated: bool) -> Duration {
     assert_eq!(exit.oom_killed, oom, "{what}, isolated {isolated}: {exit:?}");
     task.end().await;
     began.elapsed()
+}
+
+/// What a task does and what the kernel says of its memory, for a message.
+fn memory_of(task: &Task) -> String {
+    let memory = folder(&task.cgroup, "memory");
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_else(|e| e.to_string());
+    let names = ["memory.oom_control", "memory.failcnt", "memory.stat", "memory.events"];
+    let accounts = names.map(|name| format!("{name}: {}", read(memory.join(name)).trim_end()));
+    let processes = read(memory.join("cgroup.procs"));
+    let process = |pid: &str| {
+        let [stat, wchan, stack] = ["stat", "wchan", "stack"].map(|name| read(Path::new("/proc").join(pid).join(name)));
+        format!("process {}, waits in {wchan}\n{stack}", stat.trim_end())
+    };
+    [accounts.join("\n"), processes.lines().map(process).collect()].join("\n")
 }
 
 /// What a cgroup is charged for, in bytes: anonymous memory, files.
