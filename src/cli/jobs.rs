@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
@@ -19,6 +20,8 @@ use crate::spec::escaped_lines;
 const UNPLACED: i32 = 2;
 /// How long one question waits for a change.
 const WAIT: &str = "60s";
+/// How long allocations without a deployment have to start.
+const START: Duration = Duration::from_secs(10);
 /// Characters of an id that are displayed.
 const SHORT: usize = 8;
 
@@ -48,8 +51,12 @@ impl Api {
 
     /// The same, once the object has changed since this index, or after a minute.
     fn get_after(&self, path: &str, seen: &Value) -> anyhow::Result<Value> {
+        self.get_within(path, seen, WAIT)
+    }
+
+    fn get_within(&self, path: &str, seen: &Value, wait: &str) -> anyhow::Result<Value> {
         let index = seen["ModifyIndex"].as_u64().unwrap_or(0);
-        self.get(&format!("{path}?wait={WAIT}&index={index}"))
+        self.get(&format!("{path}?wait={wait}&index={index}"))
     }
 
     /// The id of the job that a word is the id or the beginning of the id of.
@@ -109,6 +116,19 @@ impl Api {
                 _ => {}
             }
         }
+    }
+
+    /// Waits until no allocation of a job waits for its start, but not long: one may wait for a value of a template.
+    fn started(&self, job: &str) -> anyhow::Result<()> {
+        let until = Instant::now() + START;
+        while Instant::now() < until {
+            let all = self.allocs(job)?;
+            let waits =
+                |alloc: &&Value| text(alloc, "ClientStatus") == "pending" && text(alloc, "DesiredStatus") == "run";
+            let Some(waiting) = all.iter().find(waits) else { break };
+            self.get_within(&format!("allocation/{}", text(waiting, "ID")), waiting, "1s")?;
+        }
+        Ok(())
     }
 
     /// Waits until no allocation of a job runs.
@@ -198,6 +218,7 @@ fn start(args: &JobRunArgs) -> anyhow::Result<i32> {
     if status == 0 && !deployment.is_empty() {
         status = api.deployed(&deployment)?;
     }
+    api.started(&id)?;
     let rows = alloc_rows(&api.allocs(&id)?);
     print(escaped_lines(&table(&rows)).as_bytes())?;
     Ok(status)

@@ -348,7 +348,7 @@ enum TokenCommand {
 
 #[derive(Debug, clap::Subcommand)]
 enum JobCommand {
-    /// Give the agent a job file, and wait until its tasks run and are healthy; the status is 2 if a group cannot be placed
+    /// Give the agent a job file, and wait until it is deployed; the status is 2 if a group cannot be placed
     Run(JobRunArgs),
     /// List the agent's jobs, or show all that is known of one
     Status(JobStatusArgs),
