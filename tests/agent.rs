@@ -1833,6 +1833,10 @@ fn p1_jobs_of_the_agent_are_run_shown_and_stopped() {
 
     // The flag names the namespace, or the job file does.
     agent.json("PUT", "/v1/namespace", &json!({ "Name": "apps" }));
+    // What is JSON is seen in the text, as where the job is read.
+    let api = world.file("api.nomad", &job("api", "batch", "true", json!({})).to_string()).display().to_string();
+    assert_eq!(ask(&["job", "run", &api]).status, 0);
+    assert_eq!(agent.get("/v1/job/api/submission?version=0")["Format"], "json");
     let out = ask(&["job", "run", "-namespace", "apps", "-detach", &web]);
     assert!(out.status == 0 && out.stdout.trim().len() == 36, "{out:?}");
     assert_eq!(agent.get("/v1/job/web?namespace=apps")["Namespace"], "apps");

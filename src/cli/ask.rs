@@ -1,6 +1,5 @@
 //! Asks the agent of this machine over its unix socket: one request, one answer.
 
-use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -54,20 +53,6 @@ pub(super) fn ask(socket: &Path, method: &str, path: &str, body: &str) -> anyhow
         Some("200") => Ok(text.to_owned()),
         status => bail!("the agent says {}: {}", status.unwrap_or_default(), text.trim()),
     }
-}
-
-/// A text as a part of a path, or as a value in a query.
-pub(super) fn part(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            // Cannot fail: it is a text in memory.
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
 }
 
 /// `agentbin agent upgrade`: returns when the new program answers.

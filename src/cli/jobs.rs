@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
-use super::ask::{ask, part, socket};
+use super::ask::{ask, socket};
 use super::output::indented;
-use super::runs::{lasting, row, table};
+use super::runs::{lasting, row, short, table};
 use super::shown::Texts;
 use super::{AllocStopArgs, ApiArgs, JobCommand, JobRunArgs, JobStatusArgs, JobStopArgs, complain, print, run};
 use crate::agent::model::Nanos;
 use crate::jobspec;
-use crate::spec::escaped_lines;
+use crate::spec::{escaped_lines, percent_encoded};
 
 /// Nomad's status for a job some of whose allocations could not be placed.
 const UNPLACED: i32 = 2;
@@ -22,8 +22,6 @@ const UNPLACED: i32 = 2;
 const WAIT: &str = "60s";
 /// How long allocations without a deployment have to start.
 const START: Duration = Duration::from_secs(10);
-/// Characters of an id that are displayed.
-const SHORT: usize = 8;
 
 /// The agent, and the namespace that is meant.
 struct Api {
@@ -61,13 +59,18 @@ impl Api {
 
     /// The id of the job that a word is the id or the beginning of the id of.
     fn job(&self, word: &str) -> anyhow::Result<String> {
-        let all = self.get(&format!("jobs?prefix={}", part(word)))?;
-        let ids: Vec<&str> = list(&all).iter().map(|job| text(job, "ID")).collect();
+        self.find("job", word, "agentbin job status lists them")
+    }
+
+    /// The same for whatever the API lists by the plural of this word; `fix` says where the ids are found.
+    fn find(&self, kind: &str, word: &str, fix: &str) -> anyhow::Result<String> {
+        let all = self.get(&format!("{kind}s?prefix={}", part(word)))?;
+        let ids: Vec<&str> = list(&all).iter().map(|one| text(one, "ID")).collect();
         match *ids {
             [only] => Ok(only.to_owned()),
             _ if ids.contains(&word) => Ok(word.to_owned()),
-            [] => bail!("the agent has no job {word:?}; agentbin job status lists them"),
-            _ => bail!("{word:?} is the beginning of several jobs: {}", ids.join(", ")),
+            [] => bail!("the agent has no {kind} {word:?}; {fix}"),
+            _ => bail!("{word:?} is the beginning of several ids: {}", ids.join(", ")),
         }
     }
 
@@ -164,13 +167,7 @@ pub(super) fn run_command(command: &JobCommand) -> i32 {
 pub(super) fn stop_alloc(args: &AllocStopArgs) -> i32 {
     let stop = || {
         let api = Api::new(&args.api)?;
-        let found = api.get(&format!("allocations?prefix={}", part(&args.alloc)))?;
-        let ids: Vec<&str> = list(&found).iter().map(|alloc| text(alloc, "ID")).collect();
-        let id = match *ids {
-            [id] => id,
-            [] => bail!("the agent has no allocation {:?}; agentbin job status JOB lists those of a job", args.alloc),
-            _ => bail!("{:?} is the beginning of several ids: {}", args.alloc, ids.join(", ")),
-        };
+        let id = api.find("allocation", &args.alloc, "agentbin job status JOB lists those of a job")?;
         let answer = api.ask("PUT", &format!("allocation/{id}/stop?"), "")?;
         if args.detach {
             return print(format!("{}\n", text(&answer, "EvalID")).as_bytes());
@@ -226,14 +223,13 @@ fn start(args: &JobRunArgs) -> anyhow::Result<i32> {
 
 /// The text of a job file, as the agent keeps it for `nomad job inspect -hcl`.
 fn submission(args: &JobRunArgs, texts: &Texts) -> Value {
-    let is_json = args.file.extension().is_some_and(|end| end == "json");
     let source = texts.of(&args.file).unwrap_or_default();
     let flags = args.var.iter().filter_map(|given| given.split_once('='));
     let flags: serde_json::Map<String, Value> = flags.map(|(name, value)| (name.to_owned(), value.into())).collect();
     let variables: Vec<&str> = args.var_file.iter().filter_map(|file| texts.of(file)).collect();
     json!({
         "Source": source,
-        "Format": if is_json { "json" } else { "hcl2" },
+        "Format": if jobspec::is_json(source) { "json" } else { "hcl2" },
         "VariableFlags": flags,
         "Variables": variables.join("\n"),
     })
@@ -396,14 +392,15 @@ fn ago(nanoseconds: &Value) -> String {
     then.map_or("-".to_owned(), |then| lasting(now.saturating_sub(then).max(0).unsigned_abs() / 1_000_000_000) + " ago")
 }
 
+/// A text as a part of a path, or as a value in a query.
+fn part(text: &str) -> String {
+    percent_encoded(text, b"")
+}
+
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
-}
-
-fn short(id: &str) -> &str {
-    id.get(..SHORT).unwrap_or(id)
 }

@@ -16,6 +16,7 @@ use url::form_urlencoded::byte_serialize;
 use super::error::chain;
 use super::meter::{Allowance, MAX_ANSWER, MAX_RIDDLE};
 use super::{Engine, EngineError};
+use crate::spec::percent_encoded;
 
 /// The body of a request. One type for all of them, so that the connection's code is instantiated only once.
 pub(super) type Payload = UnsyncBoxBody<Bytes, io::Error>;
@@ -91,19 +92,7 @@ impl Ask {
 
 /// Escapes a name for use as a part of a path. Image names contain slashes.
 pub(super) fn escaped(name: &str) -> String {
-    let mut text = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~/:@".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            text.extend(['%', hex(byte >> 4), hex(byte & 15)]);
-        }
-    }
-    text
-}
-
-fn hex(digit: u8) -> char {
-    char::from_digit(digit.into(), 16).unwrap_or('0').to_ascii_uppercase()
+    percent_encoded(name, b"/:@")
 }
 
 /// Converts an error from before the answer to the call's own error.

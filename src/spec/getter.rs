@@ -603,6 +603,21 @@ fn last_name(getter: &Getter) -> String {
     }
 }
 
+/// A text as a part of a URL: unreserved characters (RFC 3986), and those of `stays`, stay as they are.
+pub(crate) fn percent_encoded(text: &str, stays: &[u8]) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || stays.contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            // Cannot fail: it is a text in memory.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
 /// The text that stands for this one in a URL; `None` for what is no such text.
 pub(crate) fn percent_decoded(text: &str) -> Option<String> {
     let mut out = Vec::new();

@@ -54,7 +54,7 @@ impl Runner {
 
     fn kept(&self, id: &AllocId) -> Result<Kept, String> {
         let bytes = self.machine.records.kept(id).map_err(|error| chain(&error))?;
-        let bytes = bytes.ok_or("an agent without --adopt-records started it")?;
+        let bytes = bytes.ok_or("an older release started it, which kept nothing for an adoption")?;
         let kept: Kept = json::from_slice(&bytes).map_err(|error| error.to_string())?;
         if kept.version != VERSION || kept.alloc.id != id.as_str() {
             return Err(format!("version {} of a decision about {:?}", kept.version, kept.alloc.id));

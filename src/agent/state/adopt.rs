@@ -10,7 +10,7 @@ use crate::agent::model::{
     Namespace, Nanos, Trigger,
 };
 use crate::spec::JobType;
-use crate::spec::collections::{BTreeMap, BTreeSet};
+use crate::spec::collections::BTreeMap;
 use crate::sys::random;
 
 /// An allocation that was found without a state that knows it.
@@ -54,7 +54,6 @@ impl Change<'_> {
         let mut adoption = Adoption::default();
         let mut by_job: BTreeMap<JobKey, Vec<Adoptable>> = BTreeMap::new();
         let mut replaced: BTreeMap<String, String> = BTreeMap::new();
-        let mut taken: BTreeSet<JobKey> = BTreeSet::new();
         for record in found {
             if self.alloc(&record.alloc.id)?.is_some() {
                 adoption.known.push(record.alloc.id);
@@ -63,14 +62,13 @@ impl Change<'_> {
             if !record.alloc.previous_allocation.is_empty() {
                 replaced.insert(record.alloc.previous_allocation.clone(), record.alloc.id.clone());
             }
-            if self.job(&record.job.key)?.is_some() {
-                taken.insert(record.job.key.clone());
-            }
             by_job.entry(record.job.key.clone()).or_default().push(record);
         }
         for (key, mut records) in by_job {
-            let newest = records.iter().map(|record| record.job.create_index).max();
-            let newest = newest.filter(|_| !taken.contains(&key));
+            let newest = match self.job(&key)? {
+                Some(_) => None,
+                None => records.iter().map(|record| record.job.create_index).max(),
+            };
             records.retain(|record| {
                 let is_of_it = Some(record.job.create_index) == newest;
                 if !is_of_it {
