@@ -602,14 +602,24 @@ fn p1_what_is_said_after_the_start_is_kept() {
     need_root!();
     let world = World::new();
     let file = world.file("late.nomad.hcl", &service("late", 1));
-    let out = world.run(&["--detach", "--quiet", "--timeout", "3s", file.to_str().unwrap()]);
-    assert_eq!(out.status, 0, "{out:?}");
-    let messages = world.data_dir().join("logs").join(out.stdout.trim()).join("supervisor.log");
-    assert!(messages.exists() && !world.done(&["status", "late"]).contains("Messages"));
-    // It is no log of an ended job yet.
-    let swept = world.done(&["gc", "--kept-logs", "0s"]);
-    assert!(!swept.contains("kept logs") && !swept.contains("removed") && messages.exists(), "{swept}");
-    wait_until_clean(&world);
+    let begin = |timeout: &str| {
+        let out = world.run(&["--detach", "--quiet", "--timeout", timeout, file.to_str().unwrap()]);
+        assert_eq!(out.status, 0, "{out:?}");
+        let messages = world.data_dir().join("logs").join(out.stdout.trim()).join("supervisor.log");
+        assert!(messages.exists());
+        let (status, swept) = (world.done(&["status", "late"]), world.done(&["gc", "--kept-logs", "0s"]));
+        // On a loaded machine its time may have been over before it was looked at.
+        let is_silent = std::fs::read_to_string(&messages).is_ok_and(|text| text.is_empty());
+        if is_silent {
+            assert!(!status.contains("Messages"), "{status}");
+            // It is no log of an ended job yet.
+            assert!(!swept.contains("kept logs") && !swept.contains("removed") && messages.exists(), "{swept}");
+        }
+        wait_until_clean(&world);
+        is_silent.then_some((out, messages))
+    };
+    let begun = ["3s", "10s", "40s"].into_iter().find_map(begin);
+    let (out, messages) = begun.expect("it was looked at before its time was over");
     let told = std::fs::read_to_string(&messages).unwrap();
     assert!(told.contains("Z agentbin: the job was stopped because --timeout ran out\n"), "{told}");
     assert_eq!(messages.metadata().unwrap().permissions().mode() & 0o777, 0o600);

@@ -372,14 +372,16 @@ impl TaskCgroup {
     }
 
     /// Kills its processes and removes it, repeatedly until `deadline`: for a dead owner, of which a process may still be joining.
+    /// Each removal may take twice as long as the one before, so that also a loaded machine comes to the end of many children.
     ///
     /// # Errors
     /// As [`kill_all`](Self::kill_all) and [`remove`](Self::remove).
     pub fn destroy(&self, deadline: Instant) -> Result<()> {
+        let mut patience = LATECOMERS;
         loop {
             self.kill_all(deadline)?;
-            match self.remove(deadline.min(Instant::now() + LATECOMERS)) {
-                Err(_) if Instant::now() < deadline => {}
+            match self.remove(deadline.min(Instant::now() + patience)) {
+                Err(_) if Instant::now() < deadline => patience *= 2,
                 result => return result,
             }
         }
