@@ -4,203 +4,22 @@
     reason = "the agent is another process: what it does is looked for until a deadline"
 )]
 
+#[path = "support/agent.rs"]
+mod agent;
 #[path = "support/world.rs"]
 mod world;
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use agent::{Agent, CONFIG, WAITS, command, command_of, job, lives, nomad, nomad_says, pid_of, socket};
 use world::{World, need_root, seconds};
-
-/// An agent, killed at the end of its test if it still lives then.
-struct Agent<'a> {
-    world: &'a World,
-    child: Child,
-}
-
-fn socket(world: &World) -> PathBuf {
-    world.path("a.sock")
-}
-
-const CONFIG: &str = "plugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n";
-
-fn command(world: &World) -> Command {
-    command_of(Path::new(env!("CARGO_BIN_EXE_agentbin")), world)
-}
-
-fn command_of(program: &Path, world: &World) -> Command {
-    let config = world.file("agent.hcl", CONFIG);
-    let mut command = Command::new(program);
-    command.arg("agent").arg("--data-dir").arg(world.data_dir()).arg("--config").arg(config);
-    command.arg("--listen").arg(format!("unix://{}", socket(world).display())).stdin(Stdio::null());
-    command
-}
-
-impl Agent<'_> {
-    fn start(world: &World) -> Agent<'_> {
-        Agent::start_with(world, &[])
-    }
-
-    fn start_with<'w>(world: &'w World, args: &[&str]) -> Agent<'w> {
-        Agent::start_command(world, command(world).args(args))
-    }
-
-    fn start_command<'w>(world: &'w World, command: &mut Command) -> Agent<'w> {
-        let log = std::fs::File::options().create(true).append(true).open(world.path("agent.log")).unwrap();
-        let child = command.stderr(log).spawn().unwrap();
-        let mut agent = Agent { world, child };
-        let deadline = Instant::now() + seconds(60);
-        while UnixStream::connect(socket(world)).is_err() {
-            if let Some(status) = agent.child.try_wait().unwrap() {
-                panic!("the agent ended with {status}: {}", agent.log());
-            }
-            assert!(Instant::now() < deadline, "the agent does not listen: {}", agent.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        agent
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.world.path("agent.log")).unwrap_or_default()
-    }
-
-    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
-        let mut stream = UnixStream::connect(socket(self.world)).unwrap();
-        stream.set_read_timeout(Some(seconds(60))).unwrap();
-        let length = body.len();
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
-        // At once: who is answered before all of its request was read may be cut off.
-        stream.write_all((head + body).as_bytes()).unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        let text = String::from_utf8_lossy(&answer).into_owned();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{method} {path}: {text:?}"));
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
-        (status, if chunked { unchunked(body) } else { body.to_owned() })
-    }
-
-    fn json(&self, method: &str, path: &str, body: &Value) -> Value {
-        let (status, text) = self.ask(method, path, &body.to_string());
-        assert_eq!(status, 200, "{method} {path}: {text}\n{}", self.log());
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{method} {path}: {error}: {text}"))
-    }
-
-    fn get(&self, path: &str) -> Value {
-        self.json("GET", path, &Value::Null)
-    }
-
-    fn register(&self, job: &Value) -> Value {
-        self.json("PUT", "/v1/jobs", &json!({ "Job": job }))
-    }
-
-    /// Waits until something is so.
-    fn until<T>(&self, what: &str, mut is: impl FnMut() -> Option<T>) -> T {
-        let deadline = Instant::now() + seconds(90);
-        loop {
-            if let Some(found) = is() {
-                return found;
-            }
-            assert!(Instant::now() < deadline, "{what}: {:#}\n{}", self.get("/v1/allocations"), self.log());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn allocs(&self, job: &str) -> Vec<Value> {
-        let Value::Array(all) = self.get(&format!("/v1/job/{job}/allocations?all=true")) else { panic!() };
-        all
-    }
-
-    /// Waits for an allocation of a job that is so.
-    fn alloc(&self, job: &str, status: &str, but: &str) -> Value {
-        self.until(&format!("an allocation of {job} is {status}"), || {
-            self.allocs(job).into_iter().find(|alloc| alloc["ClientStatus"] == status && alloc["ID"] != but)
-        })
-    }
-
-    fn output(&self, alloc: &Value, task: &str) -> String {
-        let id = alloc["ID"].as_str().unwrap();
-        let path = format!("/v1/client/fs/logs/{id}?task={task}&type=stdout&plain=true&follow=false");
-        let (status, text) = self.ask("GET", &path, "");
-        assert_eq!(status, 200, "{text}");
-        text
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_raw(self.child.id().try_into().unwrap()).unwrap(), signal).unwrap();
-    }
-
-    /// Its jobs were stopped: waits for the end of what runs, ends it, and looks that nothing is left.
-    fn wind_up(self) {
-        self.until("nothing runs", || {
-            let ended = |a: &Value| !matches!(a["ClientStatus"].as_str(), Some("pending" | "running"));
-            self.get("/v1/allocations").as_array().unwrap().iter().all(ended).then_some(())
-        });
-        assert_eq!(self.ask("PUT", "/v1/system/gc", "").0, 200);
-        let world = self.world;
-        let _status = self.end(Signal::TERM);
-        world.assert_clean();
-    }
-
-    /// Ends it with a signal and waits for that.
-    fn end(mut self, signal: Signal) -> std::process::ExitStatus {
-        self.signal(signal);
-        self.child.wait().unwrap()
-    }
-}
-
-impl Drop for Agent<'_> {
-    fn drop(&mut self) {
-        let _ended = self.child.kill();
-        let _status = self.child.wait();
-    }
-}
-
-fn unchunked(body: &str) -> String {
-    let (mut rest, mut text) = (body, String::new());
-    while let Some((size, after)) = rest.split_once("\r\n") {
-        let size = usize::from_str_radix(size.trim(), 16).unwrap();
-        text += &after[..size];
-        rest = after[size..].trim_start_matches("\r\n");
-    }
-    text
-}
-
-fn job(id: &str, kind: &str, script: &str, group: Value) -> Value {
-    let mut all = json!({
-        "Name": "g", "Count": 1,
-        "Tasks": [{
-            "Name": "t", "Driver": "raw_exec", "Config": { "command": "/bin/sh", "args": ["-c", script] },
-            "Resources": { "CPU": 20, "MemoryMB": 32 }, "KillTimeout": 2_000_000_000_i64,
-        }],
-        "RestartPolicy": { "Attempts": 0, "Mode": "fail", "Interval": 1_800_000_000_000_i64, "Delay": 0 },
-    });
-    let Value::Object(group) = group else { panic!() };
-    all.as_object_mut().unwrap().extend(group);
-    json!({ "ID": id, "Name": id, "Type": kind, "Datacenters": ["*"], "TaskGroups": [all] })
-}
-
-const WAITS: &str = "trap 'exit 0' INT TERM; echo up; while :; do sleep 1 & wait $!; done";
-
-fn pid_of(agent: &Agent<'_>, alloc: &Value, task: &str) -> String {
-    agent.until("the task has said its pid", || {
-        let text = agent.output(alloc, task);
-        Some(text.lines().find_map(|line| line.strip_prefix("pid "))?.to_owned())
-    })
-}
-
-fn lives(pid: &str) -> bool {
-    // Who is dead and not yet waited for does not live.
-    let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
-    stat.is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z'))
-}
 
 #[test]
 fn a_service_is_registered_runs_is_updated_stopped_and_forgotten() {
@@ -396,28 +215,6 @@ fn an_allocation_is_stopped_without_its_shutdown_delay() {
     agent.alloc("web", "running", id);
     agent.json("DELETE", "/v1/job/web?purge=true&no_shutdown_delay=true", &Value::Null);
     agent.wind_up();
-}
-
-/// What `scripts/nomad` has built, if it has.
-fn nomad() -> Option<PathBuf> {
-    let given = std::env::var_os("NOMAD").and_then(|all| std::env::split_paths(&all).next());
-    let built = || {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/nomad");
-        let mut found: Vec<_> =
-            std::fs::read_dir(dir).ok()?.filter_map(|e| Some(e.ok()?.path().join("nomad"))).collect();
-        found.sort();
-        found.into_iter().rfind(|path| path.is_file())
-    };
-    given.or_else(built)
-}
-
-/// The `nomad` command against this agent: whether it succeeded, and all that it says.
-fn nomad_says(nomad: &Path, world: &World, args: &[&str]) -> (bool, String) {
-    let mut command = Command::new(nomad);
-    command.args(args).env("NOMAD_ADDR", format!("unix://{}", socket(world).display())).stdin(Stdio::null());
-    let out = command.env_remove("NOMAD_TOKEN").output().unwrap();
-    let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    (out.status.success(), text)
 }
 
 fn free_port() -> u16 {

@@ -168,7 +168,8 @@ impl Core {
         let Ok(payload) = STANDARD.decode(&version.payload) else {
             return self.give_up(alloc, "the payload of this job cannot be read").await;
         };
-        let wanted = Wanted { alloc, job, version, payload, meta };
+        let csi = super::csi::given(&self.state.read()?, &job, &alloc)?;
+        let wanted = Wanted { alloc, job, version, payload, meta, csi };
         match previous.filter(|_| !self.engine.runs(&wanted.alloc.id)) {
             Some(previous) => {
                 lock(&self.waiting).insert(wanted.alloc.id.clone(), (previous, wanted));

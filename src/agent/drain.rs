@@ -30,14 +30,23 @@ async fn step(core: &Arc<Core>) -> Result<Option<Nanos>, StateError> {
     let DrainStep { migrate, is_done, next } = {
         let view = core.state.read()?;
         let Some(drain) = view.node()?.and_then(|node| node.drain_strategy) else { return Ok(None) };
-        let mut live = Vec::new();
+        let (mut live, mut plugins) = (Vec::new(), Vec::new());
         for alloc in view.live_allocs() {
             let alloc = alloc?;
             let version = view.version_of(&alloc)?;
             let job = version.and_then(|version| core.jobs.of(&version).ok());
-            live.push((alloc, job.map_or(JobType::Service, |job| job.kind)));
+            let kind = job.as_ref().map_or(JobType::Service, |job| job.kind);
+            let group = job.as_ref().and_then(|job| job.groups.iter().find(|group| group.name == alloc.task_group));
+            let is_plugin = group.is_some_and(|group| group.tasks.iter().any(|task| task.csi_plugin.is_some()));
+            if is_plugin { &mut plugins } else { &mut live }.push((alloc, kind));
         }
-        drain_step(&drain, live.iter().map(|(alloc, kind)| (alloc, *kind)), now())
+        // CSI plugins go last: they unmount the volumes of the others.
+        let step = drain_step(&drain, live.iter().map(|(alloc, kind)| (alloc, *kind)), now());
+        if step.is_done {
+            drain_step(&drain, live.iter().chain(&plugins).map(|(alloc, kind)| (alloc, *kind)), now())
+        } else {
+            step
+        }
     };
     if is_done {
         core.state.change(finish).await?;

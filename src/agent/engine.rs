@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::model::{Allocation, ClientStatus, JobVersion, Nanos, NetworkStatus, Node, ServiceRegistration, TaskState};
-use crate::alloc::{VolumePlugins, control};
+use crate::alloc::{CsiVolume, VolumePlugins, control};
+use crate::csi::Plugins;
 use crate::driver::KeptOutput;
 use crate::executor::{ExecRequests, ExecResponses};
 use crate::logs::ship::Stream;
@@ -31,6 +32,8 @@ pub struct Wanted {
     pub payload: Vec<u8>,
     /// The node's current metadata.
     pub meta: BTreeMap<String, String>,
+    /// Its CSI volumes, by their ids.
+    pub csi: BTreeMap<String, CsiVolume>,
 }
 
 /// The last result of a service check.
@@ -164,6 +167,9 @@ pub trait Engine: Send + Sync {
 
     /// The plugins for dynamic host volumes.
     fn volume_plugins(&self) -> Arc<VolumePlugins>;
+
+    /// The CSI plugins.
+    fn csi_plugins(&self) -> Arc<Plugins>;
 
     /// Its directory, if it exists.
     fn alloc_dir(&self, id: &str) -> Option<PathBuf>;

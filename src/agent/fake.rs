@@ -12,6 +12,7 @@ use super::model::{
     TaskState, TaskStateName,
 };
 use crate::alloc::{HostVolumes, VolumePlugins};
+use crate::csi::Plugins;
 use crate::executor::{ExecRequests, ExecResponses};
 use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{Job, Signal, TaskStats};
@@ -23,6 +24,7 @@ pub(crate) struct FakeEngine {
     services: watch::Sender<u64>,
     seen: Mutex<Seen>,
     volumes: Arc<VolumePlugins>,
+    csi: Arc<Plugins>,
     /// Where the volumes are.
     pub(crate) dir: tempfile::TempDir,
 }
@@ -46,7 +48,8 @@ impl FakeEngine {
         let dir = tempfile::tempdir().unwrap();
         let volumes = VolumePlugins::new(&dir.path().canonicalize().unwrap(), None, None, HostVolumes::default());
         let (services, seen) = (watch::Sender::default(), Mutex::default());
-        (Arc::new(FakeEngine { reports, services, seen, volumes, dir }), receiver)
+        let csi = Arc::new(Plugins::new(dir.path()));
+        (Arc::new(FakeEngine { reports, services, seen, volumes, csi, dir }), receiver)
     }
 
     /// The orders by now, in the words `start web[0]`.
@@ -146,6 +149,8 @@ pub(crate) fn node() -> Node {
         },
         drivers: BTreeMap::from([("raw_exec".to_owned(), driver)]),
         host_volumes: BTreeMap::new(),
+        csi_controllers: BTreeMap::new(),
+        csi_nodes: BTreeMap::new(),
         dynamic_volumes: BTreeMap::new(),
         configured_networks: Vec::new(),
         host_networks: BTreeMap::from([("default".to_owned(), "127.0.0.1".to_owned())]),
@@ -243,6 +248,10 @@ impl Engine for FakeEngine {
 
     fn volume_plugins(&self) -> Arc<VolumePlugins> {
         Arc::clone(&self.volumes)
+    }
+
+    fn csi_plugins(&self) -> Arc<Plugins> {
+        Arc::clone(&self.csi)
     }
 
     fn alloc_dir(&self, _id: &str) -> Option<PathBuf> {

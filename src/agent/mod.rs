@@ -12,6 +12,7 @@ mod broker;
 mod clock;
 pub mod commands;
 mod core;
+mod csi;
 mod deployments;
 mod drain;
 pub mod engine;

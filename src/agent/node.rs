@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::core::{Core, now};
-use super::model::{DriverInfo, DynamicVolume, Eligibility, Evaluation, Node, NodeEvent, NodeStatus, Stamp, Trigger};
+use super::model::{
+    CsiInfo, DriverInfo, DynamicVolume, Eligibility, Evaluation, Node, NodeEvent, NodeStatus, Stamp, Trigger,
+};
 use super::schedule;
 use super::state::{Change, StateError};
 use super::volumes::lay;
@@ -32,8 +34,14 @@ pub(super) fn event(node: &mut Node, subsystem: &str, message: &str, details: BT
 
 /// Looks at the machine for ever, and writes down what has changed.
 pub(super) async fn run(core: Arc<Core>) {
+    let plugins = core.engine.csi_plugins();
+    let mut registered = plugins.changes();
     loop {
-        tokio::time::sleep(AGAIN).await;
+        tokio::select! {
+            () = tokio::time::sleep(AGAIN) => {}
+            // The sender lives as long as the plugins.
+            _ = registered.changed() => {}
+        }
         if let Err(error) = look(&core).await {
             tracing::error!(error = crate::alloc::chain(&error), "cannot describe the node");
         }
@@ -124,6 +132,26 @@ fn merged(known: &Node, seen: &Node, volumes: &[DynamicVolume]) -> Option<Node> 
             event(&mut node, "Driver", text, details);
         }
         node.drivers.insert(name.clone(), DriverInfo { update_time, ..driver.clone() });
+    }
+    let mut told = Vec::new();
+    for (kind, seen, known, all) in [
+        ("controller", &seen.csi_controllers, &known.csi_controllers, &mut node.csi_controllers),
+        ("node", &seen.csi_nodes, &known.csi_nodes, &mut node.csi_nodes),
+    ] {
+        for (id, info) in seen {
+            let old = known.get(id);
+            let is_same = |old: &&CsiInfo| CsiInfo { update_time: old.update_time, ..info.clone() } == **old;
+            let update_time = old.filter(is_same).map_or(Stamp(Some(now())), |old| old.update_time);
+            let health = (info.healthy, &info.health_description);
+            if old.is_some_and(|old| (old.healthy, &old.health_description) != health) {
+                told.push((info.health_description.clone(), id.clone(), kind));
+            }
+            all.insert(id.clone(), CsiInfo { update_time, ..info.clone() });
+        }
+    }
+    for (text, plugin, kind) in told {
+        let details = BTreeMap::from([("plugin".to_owned(), plugin), ("type".to_owned(), kind.to_owned())]);
+        event(&mut node, "CSI", &text, details);
     }
     (node != *known).then_some(node)
 }

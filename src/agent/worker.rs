@@ -116,6 +116,7 @@ pub(super) fn plan(
         })
     };
     let volumes = view.volumes().all()?;
+    let csi = super::csi::used(view, &key.namespace, job.map(|(_, job)| &**job))?;
     let writers = |volume: &DynamicVolume| match view.users_of_volume(volume) {
         Ok(users) => users.into_iter().filter(|(_, how)| how.writes).map(|(alloc, _)| (alloc.id, alloc.name)).collect(),
         // Somebody may.
@@ -132,6 +133,7 @@ pub(super) fn plan(
         blocked: &blocked,
         node: &node,
         volumes: &volumes,
+        csi: &csi,
         writers: &writers,
         holder: &|port| core.engine.port_holder(port),
         last_used: &|port| lock(&core.ports).last(port),

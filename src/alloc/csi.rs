@@ -2,7 +2,7 @@
 //! volume itself.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +15,16 @@ use super::place::Place;
 use super::shared::stop_at_least;
 use super::volumes::{HostVolume, HostVolumes, no_mounts};
 use crate::csi::{AttachmentMode, Capability, CsiError, Join, Plugins, Secrets, VolumeId};
-use crate::spec::Volume;
 use crate::spec::collections::BTreeMap;
+use crate::spec::{MountOptions, Volume};
 
 /// The namespace of volumes from the command line. All runs have the same one: a volume that two of them use is staged once.
 const NAMESPACE: &str = "default";
 /// How long releasing volumes may still take after an urgent stop.
 const LAST_MOMENT: Duration = Duration::from_secs(10);
+/// The first and the longest pause before a volume that is in use is asked for again.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LAST_PAUSE: Duration = Duration::from_secs(10);
 
 /// A volume of a plugin, as the operator gives it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -32,6 +35,35 @@ pub struct CsiVolume {
     pub id: String,
     /// No task writes to it.
     pub read_only: bool,
+    /// What is registered of it besides, if it is.
+    #[serde(skip)]
+    pub registered: Option<Registered>,
+}
+
+/// What an agent knows of a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registered {
+    /// The namespace in which it is registered.
+    pub namespace: String,
+    /// What the plugin wants to be given with it.
+    pub context: BTreeMap<String, String>,
+    /// For the plugin.
+    pub secrets: Secrets,
+    /// Mount options, which those of a group take precedence over.
+    pub options: MountOptions,
+}
+
+impl CsiVolume {
+    /// In the form for its plugin.
+    fn volume(&self) -> crate::csi::Volume {
+        let id = |namespace: &str| VolumeId { namespace: namespace.to_owned(), id: self.id.clone() };
+        match &self.registered {
+            None => crate::csi::Volume { id: id(NAMESPACE), context: BTreeMap::new(), secrets: Secrets::default() },
+            Some(Registered { namespace, context, secrets, .. }) => {
+                crate::csi::Volume { id: id(namespace), context: context.clone(), secrets: secrets.clone() }
+            }
+        }
+    }
 }
 
 /// The CSI volumes of this machine, by the name that groups use as their source, and their plugins.
@@ -59,14 +91,34 @@ impl CsiVolumes {
     /// # Errors
     /// The reason and the fix.
     pub fn find(&self, volume: &Volume, index: u32) -> Result<(&CsiVolume, Capability), String> {
+        self.find_for(None, volume, index)
+    }
+
+    /// The same; volumes that were given to the allocation itself take precedence.
+    fn find_for<'a>(
+        &'a self,
+        place: Option<&'a Place>,
+        volume: &Volume,
+        index: u32,
+    ) -> Result<(&'a CsiVolume, Capability), String> {
         let source = volume.source_of(index);
-        let wanted = volume.csi.clone().unwrap_or_default();
+        let mut wanted = volume.csi.clone().unwrap_or_default();
+        let own = place.and_then(|place| place.given_csi.get(&source));
+        let found = own.or_else(|| self.given.get(&source));
+        if let Some(Registered { options, .. }) = found.and_then(|found| found.registered.as_ref()) {
+            if wanted.options.fs_type.is_empty() {
+                wanted.options.fs_type.clone_from(&options.fs_type);
+            }
+            if wanted.options.flags.is_empty() {
+                wanted.options.flags.clone_from(&options.flags);
+            }
+        }
         let capability = Capability::from_words(&wanted.access_mode, &wanted.attachment_mode, wanted.options);
         let capability = capability.map_err(|error| error.to_string())?;
         if capability.access.is_reader_only() && !volume.read_only {
             return Err(format!("access_mode \"{}\" is for readers; add read_only = true", capability.access));
         }
-        let found = self.given.get(&source).ok_or_else(|| {
+        let found = found.ok_or_else(|| {
             format!(
                 "there is no CSI volume \"{source}\" here; say which one it is with --csi-volume {source}=PLUGIN:ID, and where its \
                  plugin listens with --csi-plugin PLUGIN=SOCKET"
@@ -148,27 +200,14 @@ async fn mount(place: &mut Place, volume: &Volume, keeps: bool) -> Result<(), Cs
         let driver = place.group().tasks.first().map_or("", |task| &task.driver);
         return Err(CsiError::Invalid(format!("no task supports CSI: {}", no_mounts(driver, "CSI volumes"))));
     }
-    let (found, capability) = place.machine.csi.find(volume, place.index).map_err(CsiError::Invalid)?;
+    let found = place.machine.csi.find_for(Some(place), volume, place.index);
+    let (found, capability) = found.map_err(CsiError::Invalid)?;
     let (found, is_block) = (found.clone(), capability.attachment == AttachmentMode::BlockDevice);
     let read_only = volume.read_only || found.read_only;
-    let join = Join {
-        user: place.id.to_string(),
-        volume: crate::csi::Volume {
-            id: VolumeId { namespace: NAMESPACE.to_owned(), id: found.id },
-            context: BTreeMap::new(),
-            secrets: Secrets::default(),
-        },
-        capability,
-        read_only,
-    };
+    let join = Join { user: place.id.to_string(), volume: found.volume(), capability, read_only };
     let plugins = Arc::clone(&place.machine.csi.plugins);
     let kept = if keeps { plugins.kept(&found.plugin, &join).await } else { None };
-    let path = if let Some(path) = kept {
-        path
-    } else {
-        let mut stop = place.control.stop.subscribe();
-        plugins.join(&found.plugin, join, stop_at_least(&mut stop, Stop::Gracefully)).await?
-    };
+    let path = if let Some(path) = kept { path } else { wait_for(place, &plugins, &found, join).await? };
     let at = path.clone();
     let opened = crate::sys::task::spawn_blocking(move || HostVolume::open_exactly(&at, read_only, is_block)).await;
     let opened = opened.unwrap_or_else(|error| Err(io::Error::other(error)));
@@ -176,6 +215,28 @@ async fn mount(place: &mut Place, volume: &Volume, keeps: bool) -> Result<(), Cs
         opened.map_err(|error| CsiError::Invalid(format!("what the plugin has put at {}: {error}", path.display())))?;
     place.csi.add(volume.name.clone(), opened);
     Ok(())
+}
+
+/// Joins the volume. An agent's allocation waits while another one uses the volume in a way that excludes it, as the end of
+/// that one may not be undone yet.
+async fn wait_for(place: &Place, plugins: &Plugins, found: &CsiVolume, join: Join) -> Result<PathBuf, CsiError> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let mut stop = place.control.stop.subscribe();
+        let stopped = stop_at_least(&mut stop, Stop::Gracefully);
+        match plugins.join(&found.plugin, join.clone(), stopped).await {
+            Err(CsiError::Conflict(why)) if found.registered.is_some() => {
+                tracing::info!(alloc = %place.id, why, "waiting for a CSI volume");
+            }
+            other => return other,
+        }
+        let mut stop = place.control.stop.subscribe();
+        tokio::select! {
+            biased;
+            () = stop_at_least(&mut stop, Stop::Gracefully) => return Err(CsiError::Cancelled(join.volume.id.id)),
+            () = tokio::time::sleep(pause) => pause = (pause * 2).min(LAST_PAUSE),
+        }
+    }
 }
 
 /// Releases the volumes of an allocation. Once the stop is at least as urgent as `hurry`, this takes `LAST_MOMENT` at most.
@@ -186,9 +247,13 @@ async fn release(place: &Place, hurry: Stop) -> Vec<CleanupError> {
         stop_at_least(&mut stop, hurry).await;
         tokio::time::sleep(LAST_MOMENT).await;
     };
+    let secrets = |id: &VolumeId| {
+        let own = place.given_csi.values().map(CsiVolume::volume).find(|own| own.id == *id);
+        own.map(|own| own.secrets).unwrap_or_default()
+    };
     tokio::select! {
         biased;
-        errors = place.machine.csi.plugins.release(place.id.as_str()) => {
+        errors = place.machine.csi.plugins.release(place.id.as_str(), &secrets) => {
             errors.iter().map(|e| error(io::Error::other(chain(e)))).collect()
         }
         () = late => vec![error(io::Error::new(io::ErrorKind::TimedOut, "the plugin does not answer; agentbin gc tries again"))],
@@ -240,7 +305,11 @@ fn undo(data_dir: &Path, is_live: &(dyn Fn(&str) -> bool + Send + Sync), user: &
         let undoing = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             Ok::<_, io::Error>(runtime.block_on(async {
-                if user.is_empty() { plugins.settle(is_live).await } else { plugins.release(user).await }
+                if user.is_empty() {
+                    plugins.settle(is_live).await
+                } else {
+                    plugins.release(user, &|_| Secrets::default()).await
+                }
             }))
         });
         undoing.join().unwrap_or_else(|_| Err(io::Error::other("the thread that does it panicked")))

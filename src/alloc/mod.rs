@@ -66,7 +66,7 @@ mod volumes;
 
 pub use crate::template::TemplateError;
 pub use assignment::Assignment;
-pub use csi::{CsiVolume, CsiVolumes};
+pub use csi::{CsiVolume, CsiVolumes, Registered};
 pub use dir::{AllocDir, is_task_name, remove_tree};
 pub use error::{CleanupError, SetupError, chain, chain_within};
 pub use gc::{Finding, Means, clean, clean_half_written, scan};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::control::Control;
-use super::csi::CsiVolumes;
+use super::csi::{CsiVolume, CsiVolumes};
 use super::dir::AllocDir;
 use super::error::CleanupError;
 use super::network::Isolated;
@@ -105,6 +105,8 @@ pub(super) struct Place {
     pub(super) network: Option<Isolated>,
     /// The name servers of its tasks.
     pub(super) dns: Option<Dns>,
+    /// CSI volumes that its owner gave it, by their names.
+    pub(super) given_csi: BTreeMap<String, CsiVolume>,
     /// Its CSI volumes that are mounted, by the group's names.
     pub(super) csi: HostVolumes,
     /// Something that only the record can identify could not be removed.

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::assignment::Assignment;
 use super::control::{Control, Names, Told};
-use super::csi::CsiHook;
+use super::csi::{CsiHook, CsiVolume};
 use super::dir::{AllocDir, is_task_name};
 use super::error::{CleanupError, SetupError, chain};
 use super::hook::{Hook, Stack};
@@ -94,6 +94,7 @@ impl Alloc {
             ports: Vec::new(),
             network: None,
             dns: None,
+            given_csi: BTreeMap::new(),
             csi: HostVolumes::default(),
             recorded_is_left: false,
             untold: Vec::new(),
@@ -130,6 +131,13 @@ impl Alloc {
         if self.place.node.meta != *meta {
             Arc::make_mut(&mut self.place.node).meta.clone_from(meta);
         }
+        self
+    }
+
+    /// The same, with CSI volumes of its owner's, by the names that its group uses as their sources.
+    #[must_use]
+    pub fn with_csi(mut self, volumes: BTreeMap<String, CsiVolume>) -> Alloc {
+        self.place.given_csi = volumes;
         self
     }
 

@@ -81,7 +81,7 @@ pub(super) fn given_csi(text: &str) -> Result<GivenCsi, String> {
     let parts = rest.split_once('=').and_then(|(name, rest)| Some((name, rest.split_once(':')?)));
     match parts {
         Some((name, (plugin, id))) if !name.is_empty() && !plugin.is_empty() && !id.is_empty() => {
-            let volume = CsiVolume { plugin: plugin.to_owned(), id: id.to_owned(), read_only };
+            let volume = CsiVolume { plugin: plugin.to_owned(), id: id.to_owned(), read_only, registered: None };
             Ok(GivenCsi { name: name.to_owned(), volume })
         }
         _ => Err("write it as NAME=PLUGIN:ID or NAME=PLUGIN:ID:ro".to_owned()),
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn f1_csi_volumes_are_a_name_a_plugin_and_its_id() {
         let given = given_csi("data=disk:vol-1:a=b:ro").unwrap();
-        let CsiVolume { plugin, id, read_only } = given.volume;
+        let CsiVolume { plugin, id, read_only, .. } = given.volume;
         assert_eq!((&*given.name, &*plugin, &*id, read_only), ("data", "disk", "vol-1:a=b", true));
         assert_eq!(given_csi("own[0]=disk:ro:ro").unwrap().volume.id, "ro");
         for wrong in ["data", "data=disk", "data=disk:", "data=:v", "=disk:v", "data=disk:ro"] {

@@ -112,6 +112,17 @@ impl Places {
     }
 
     /// A path in the plugin's view.
+    /// The paths of a user's volume, and of where it is staged, as the plugin sees them.
+    pub(super) fn shown_to_plugin(
+        &self,
+        user: &str,
+        id: &VolumeId,
+        usage: &Usage,
+        read_only: bool,
+    ) -> (String, String) {
+        (self.shown(&target(user, id, usage, read_only)), self.shown(&staging(id, usage)))
+    }
+
     fn shown(&self, below: &Path) -> String {
         self.plugin.join(below).to_string_lossy().into_owned()
     }

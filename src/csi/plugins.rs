@@ -16,15 +16,18 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Mode, OFlags};
+use tokio::sync::watch;
 
-use super::capability::Secrets;
+use super::capability::{Capability, Secrets};
 use super::client::Client;
 use super::error::CsiError;
+use super::fingerprint::{ControllerFlags, Health};
 use super::ledger::Files;
 use super::manager::{Join, Ledger as _, Manager};
-use super::node::{Places, Plugin, safe};
+use super::node::{Places, Plugin, VolumeId, safe};
+use super::usage::Phase;
 use crate::spec::collections::BTreeMap;
-use crate::spec::{CsiKind, Order as _};
+use crate::spec::{CsiKind, IntoMap as _, MountOptions, Order as _};
 use crate::store::write_atomically;
 use crate::sys::lock::lock;
 use crate::sys::owned::OwnDir;
@@ -38,6 +41,8 @@ const SUFFIX: &str = ".json";
 const WAIT: Duration = Duration::from_mins(1);
 const FIRST_LOOK: Duration = Duration::from_millis(200);
 const LAST_LOOK: Duration = Duration::from_secs(5);
+/// How long a plugin may take to describe itself.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One process of a plugin.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -73,13 +78,27 @@ struct Record {
 pub struct Plugins {
     dir: PathBuf,
     managers: Mutex<BTreeMap<String, Arc<Manager>>>,
+    /// By the names of the files.
+    health: Mutex<BTreeMap<String, Health>>,
+    changes: watch::Sender<u64>,
 }
 
 impl Plugins {
     /// The plugins that are registered below a data directory; nothing is created.
     #[must_use]
     pub fn new(data_dir: &Path) -> Plugins {
-        Plugins { dir: data_dir.join("csi"), managers: Mutex::default() }
+        Plugins {
+            dir: data_dir.join("csi"),
+            managers: Mutex::default(),
+            health: Mutex::default(),
+            changes: watch::Sender::new(0),
+        }
+    }
+
+    /// Changes when this process registers an instance or removes one.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// The directory for the volumes of a plugin.
@@ -150,7 +169,10 @@ impl Plugins {
     /// The file cannot be written.
     pub fn register(&self, instance: &Instance) -> io::Result<()> {
         let record = Record { version: VERSION, instance: instance.clone() };
-        write_atomically(&self.make("plugins")?, &file_of(&instance.id, &instance.owner), &serde_json::to_vec(&record)?)
+        let file = file_of(&instance.id, &instance.owner);
+        write_atomically(&self.make("plugins")?, &file, &serde_json::to_vec(&record)?)?;
+        self.changes.send_modify(|number| *number += 1);
+        Ok(())
     }
 
     /// Removes the instance of an owner, if there is one; those of other owners stay.
@@ -160,9 +182,129 @@ impl Plugins {
     pub fn deregister(&self, id: &str, owner: &str) -> io::Result<()> {
         let Some(dir) = self.there("plugins")? else { return Ok(()) };
         match rustix::fs::unlinkat(&dir, file_of(id, owner), rustix::fs::AtFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
-            Err(error) => Err(error.into()),
+            Ok(()) => self.changes.send_modify(|number| *number += 1),
+            Err(rustix::io::Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
         }
+        Ok(())
+    }
+
+    /// Asks all instances what they are and whether they are ready, at the same time; the newest instance first.
+    ///
+    /// # Errors
+    /// As [`Plugins::list`].
+    pub async fn look(&self) -> io::Result<Vec<(Instance, Health)>> {
+        let all = self.list()?;
+        let mut asked = Vec::new();
+        for one in all {
+            let kind = one.kind;
+            let client = Client::new(&one.socket);
+            asked.push((
+                one,
+                crate::sys::task::spawn(async move {
+                    let client = client?;
+                    let round =
+                        tokio::time::timeout(PATIENCE, client.fingerprint(kind.is_node(), kind.is_controller()));
+                    round.await.unwrap_or_else(|_| {
+                        let socket = client.socket().display();
+                        Err(CsiError::invalid(format!("no answer at {socket} within {PATIENCE:?}")))
+                    })
+                }),
+            ));
+        }
+        let mut seen = Vec::new();
+        for (one, asked) in asked {
+            let round = asked.await.unwrap_or_else(|error| Err(CsiError::invalid(error.to_string())));
+            let file = file_of(&one.id, &one.owner);
+            let before = lock(&self.health).remove(&file).unwrap_or_default();
+            seen.push((file, one, before.after(round.as_ref().map(Clone::clone))));
+        }
+        *lock(&self.health) = seen.iter().map(|(file, _, health)| (file.clone(), health.clone())).into_map();
+        Ok(seen.into_iter().map(|(_, one, health)| (one, health)).collect())
+    }
+
+    /// The controller of a plugin, and its capabilities.
+    ///
+    /// # Errors
+    /// None runs here, or it does not answer.
+    pub async fn controller(&self, plugin: &str) -> Result<(Client, ControllerFlags), CsiError> {
+        let all = self.list().map_err(unreadable)?;
+        let found = all.iter().find(|one| one.id == plugin && one.kind.is_controller());
+        let found =
+            found.ok_or_else(|| CsiError::invalid(format!("no controller of CSI plugin {plugin:?} runs here")))?;
+        let client = Client::new(&found.socket)?;
+        let flags = client.controller_flags().await?;
+        Ok((client, flags))
+    }
+
+    /// Makes a volume larger, and the file systems of its users; returns its capacity. No step of the volume is executed
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`CsiError`]; the volume may be larger already.
+    pub async fn expand(
+        &self,
+        plugin: &str,
+        id: &VolumeId,
+        capacity: (i64, i64),
+        options: &MountOptions,
+        secrets: &Secrets,
+    ) -> Result<i64, CsiError> {
+        let (controller, flags) = self.controller(plugin).await?;
+        if !flags.expand {
+            return Err(CsiError::invalid("expand is not implemented by this controller plugin".to_owned()));
+        }
+        // A plugin with its controller only has no users here.
+        let Ok((node, _)) = self.instances(plugin) else {
+            return Ok(controller.expand_volume(&id.id, capacity, None, secrets).await?.0);
+        };
+        let (manager, places) = self.manager(plugin, Duration::ZERO).await?;
+        let held = manager.hold(id).await?;
+        let capability = held.volume().usage.as_ref().map(|usage| Capability {
+            access: usage.access,
+            attachment: usage.attachment,
+            options: options.clone(),
+        });
+        let (bytes, on_node) = controller.expand_volume(&id.id, capacity, capability.as_ref(), secrets).await?;
+        if let (true, Some(usage), Some(capability)) = (on_node, &held.volume().usage, &capability) {
+            let client = Client::new(&node.socket)?;
+            for (user, of) in &held.volume().users {
+                if of.published == Some(Phase::Done) {
+                    let (target, staging) = places.shown_to_plugin(user, id, usage, of.read_only);
+                    client.expand_on_node(&id.id, (&target, &staging), capacity, capability).await?;
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Undoes what users have left of one volume that do not exist any more.
+    ///
+    /// # Errors
+    /// See [`CsiError`].
+    pub async fn detach(
+        &self,
+        plugin: &str,
+        id: &VolumeId,
+        is_live: &(dyn Fn(&str) -> bool + Send + Sync),
+    ) -> Result<(), CsiError> {
+        let left: Vec<String> = self.users(plugin, id).map_err(unreadable)?;
+        for user in left.iter().filter(|user| !is_live(user)) {
+            let (manager, _) = self.manager(plugin, Duration::ZERO).await?;
+            manager.leave(user, id, &Secrets::default(), std::future::pending()).await?;
+        }
+        Ok(())
+    }
+
+    /// The users of a volume by its record, including those that are leaving.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub fn users(&self, plugin: &str, id: &VolumeId) -> io::Result<Vec<String>> {
+        let Some(dir) = self.there("volumes")? else { return Ok(Vec::new()) };
+        let records = Files::open(&dir, plugin)?.load()?;
+        let found = records.into_iter().find(|(known, _)| known == id);
+        Ok(found.map(|(_, volume)| volume.users.into_keys().collect()).unwrap_or_default())
     }
 
     /// All instances, the newest one first.
@@ -219,8 +361,8 @@ impl Plugins {
         is_there.then(|| places.target(&join.user, id, &usage, join.read_only))
     }
 
-    /// Ends a user's use of all volumes. Returns the errors of those that could not be undone.
-    pub async fn release(&self, user: &str) -> Vec<CsiError> {
+    /// Ends a user's use of all volumes, whose secrets `secrets` knows. Returns the errors of those that could not be undone.
+    pub async fn release(&self, user: &str, secrets: &(dyn Fn(&VolumeId) -> Secrets + Send + Sync)) -> Vec<CsiError> {
         let ledgers = match self.ledgers() {
             Ok(ledgers) => ledgers,
             Err(error) => return vec![unreadable(error)],
@@ -237,7 +379,7 @@ impl Plugins {
             for (id, _) in records.into_iter().filter(|(_, volume)| volume.users.contains_key(user)) {
                 let left = async {
                     let (manager, _) = self.manager(&plugin, Duration::ZERO).await?;
-                    manager.leave(user, &id, &Secrets::default(), std::future::pending()).await
+                    manager.leave(user, &id, &secrets(&id), std::future::pending()).await
                 };
                 errors.extend(left.await.err());
             }
@@ -332,14 +474,19 @@ impl Plugins {
     async fn manager(&self, plugin: &str, wait: Duration) -> Result<(Arc<Manager>, Places), CsiError> {
         let until = tokio::time::Instant::now() + wait;
         let mut pause = FIRST_LOOK;
+        let mut changes = self.changes();
         let (node, controller) = loop {
             match self.instances(plugin) {
                 Ok(found) => break found,
                 Err(error) if tokio::time::Instant::now() >= until => return Err(error),
                 Err(_) => {}
             }
-            // It may be registered by another process.
-            tokio::time::sleep(pause).await;
+            tokio::select! {
+                // The sender lives as long as this value.
+                _ = changes.changed() => {}
+                // It may be registered by another process.
+                () = tokio::time::sleep(pause.min(until.saturating_duration_since(tokio::time::Instant::now()))) => {}
+            }
             pause = (pause * 2).min(LAST_LOOK);
         };
         let client = Client::new(&node.socket)?;

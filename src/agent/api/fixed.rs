@@ -49,31 +49,6 @@ pub(super) fn routes(_: Call) -> std::future::Ready<Result<Answer, Refusal>> {
     std::future::ready(Ok(Answer::of(super::routes::TABLE.iter().map(row).collect())))
 }
 
-pub(super) async fn plugins(call: Call) -> Result<Answer, Refusal> {
-    match call.query.get("type").unwrap_or_default() {
-        "" | "csi" => Ok(Answer::at(1, json!([]))),
-        _ => Err(Refusal::missing("resource not found")),
-    }
-}
-
-/// Not null: the command line's client reads a member of it without a check.
-pub(super) async fn external(_: Call) -> Result<Answer, Refusal> {
-    Ok(Answer::at(1, json!({"Volumes": [], "NextToken": ""})))
-}
-
-/// As [`external`].
-pub(super) async fn snapshots(_: Call) -> Result<Answer, Refusal> {
-    Ok(Answer::at(1, json!({"Snapshots": [], "NextToken": ""})))
-}
-
-pub(super) async fn no_volume(_: Call) -> Result<Answer, Refusal> {
-    Err(Refusal::missing("volume not found"))
-}
-
-pub(super) async fn no_plugin(_: Call) -> Result<Answer, Refusal> {
-    Err(Refusal::missing("plugin not found"))
-}
-
 pub(super) async fn node_pools(call: Call) -> Result<Answer, Refusal> {
     let pools = ["all", "default"].into_iter().filter(|name| name.starts_with(call.prefix())).map(pool);
     Ok(Answer::at(1, pools.collect()))

@@ -11,6 +11,7 @@ mod answer;
 mod auth;
 mod call;
 mod client;
+mod csi;
 mod deployments;
 mod evaluations;
 mod events;

@@ -43,18 +43,9 @@ pub(super) async fn validate(mut call: Call) -> Result<Answer, Refusal> {
     Ok(Answer::of(json!({
         "DriverConfigValidated": true,
         "ValidationErrors": shape::null_if_empty(json!(found.errors)),
-        "Error": listed(&found.errors),
+        "Error": crate::agent::commands::listed(&found.errors),
         "Warnings": found.warnings,
     })))
-}
-
-/// Several errors as one text, in the form of Go's multierror.
-fn listed(errors: &[String]) -> String {
-    match errors.len() {
-        0 => String::new(),
-        1 => format!("1 error occurred:\n\t* {}\n\n", errors[0]),
-        n => format!("{n} errors occurred:\n{}\n", errors.iter().fold(String::new(), |all, e| all + "\t* " + e + "\n")),
-    }
 }
 
 /// `PUT /v1/job/:id/plan`.

@@ -2,7 +2,7 @@
 
 use super::call::{Answering, Call};
 use super::{
-    agent, allocations, client, deployments, evaluations, events, exec, files, fixed, job, jobs, logs, metrics,
+    agent, allocations, client, csi, deployments, evaluations, events, exec, files, fixed, job, jobs, logs, metrics,
     namespaces, nodes, operator, parse, scaling, search, services, tokens, upgrade, vars, versions, volumes,
 };
 use crate::agent::model::Role;
@@ -207,19 +207,27 @@ pub(super) const TABLE: &[Route] = &table! {
     Get "/v1/var/{path*}" Manage Served SMALL vars::info: "a variable";
     Put "/v1/var/{path*}" Manage Served SMALL vars::put: "writes a variable; locks it";
     Delete "/v1/var/{path*}" Manage Served SMALL vars::delete: "removes a variable";
-    Get "/v1/volumes" Read Served SMALL volumes::list: "dynamic host volumes, with `type=host`; no CSI volumes";
-    Get "/v1/volumes/external" Read Fixed SMALL fixed::external: "none";
-    Get "/v1/volumes/snapshot" Read Fixed SMALL fixed::snapshots: "none";
+    Get "/v1/volumes" Read Served SMALL volumes::list: "CSI volumes; with `type=host` dynamic host volumes";
+    Put "/v1/volumes" Manage Served SMALL csi::register: "registers CSI volumes";
+    Get "/v1/volumes/external" Read Served SMALL csi::external: "the volumes that a CSI plugin has";
+    Get "/v1/volumes/snapshot" Read Served SMALL csi::snapshots: "the snapshots that a CSI plugin has";
+    Put "/v1/volumes/snapshot" Manage Served SMALL csi::create_snapshots: "has a CSI plugin take snapshots";
+    Delete "/v1/volumes/snapshot" Manage Served SMALL csi::delete_snapshot: "has a CSI plugin delete a snapshot";
     Get "/v1/volumes/claims" Read Served SMALL volumes::claims: "which groups keep which volumes";
     Delete "/v1/volumes/claim/{id}" Manage Served SMALL volumes::delete_claim: "lets a group use another volume";
-    Get "/v1/volume/csi/{id*}" Read Fixed SMALL fixed::no_volume: "none";
+    Get "/v1/volume/csi/{id*}" Read Served SMALL csi::info: "a CSI volume, and who uses it";
+    Put "/v1/volume/csi/{id*}" Manage Served SMALL csi::register: "registers a CSI volume that exists";
+    Delete "/v1/volume/csi/{id*}" Manage Served SMALL csi::deregister: "forgets it";
+    Put "/v1/volume/csi/{id*}/create" Manage Served SMALL csi::create: "has its plugin create it";
+    Delete "/v1/volume/csi/{id*}/detach" Manage Served SMALL csi::detach: "unmounts it for allocations that have ended";
+    Delete "/v1/volume/csi/{id*}/delete" Manage Served SMALL csi::delete: "has its plugin delete it";
     Put "/v1/volume/host/create" Manage Served SMALL volumes::create: "has a plugin create a volume";
     Put "/v1/volume/host/register" Manage Served SMALL volumes::register: "makes an existing directory a volume";
     Get "/v1/volume/host/{id}" Read Served SMALL volumes::info: "a volume, and who uses it";
     Delete "/v1/volume/host/{id}" Manage Served SMALL volumes::delete: "has its plugin delete it";
     Delete "/v1/volume/host/{id}/delete" Manage Served SMALL volumes::delete: "has its plugin delete it";
-    Get "/v1/plugins" Read Fixed SMALL fixed::plugins: "none";
-    Get "/v1/plugin/csi/{id*}" Read Fixed SMALL fixed::no_plugin: "none";
+    Get "/v1/plugins" Read Served SMALL csi::list_plugins: "CSI plugins";
+    Get "/v1/plugin/csi/{id*}" Read Served SMALL csi::plugin: "a CSI plugin, and what runs it";
     Get "/v1/scaling/policies" Read Served SMALL scaling::policies: "the `scaling` blocks of jobs";
     Get "/v1/scaling/policy/{id}" Read Served SMALL scaling::policy: "one of them";
     Get "/v1/acl/token/self" Read Fixed SMALL fixed::own_token: "who asks";

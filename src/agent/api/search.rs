@@ -47,6 +47,8 @@ fn found(call: &Call, view: &View, context: &str, prefix: &str) -> Result<Vec<St
             let all = view.volumes().filter(|volume| volume.as_ref().map_or(true, is_it));
             all.take(most).map(|volume| Ok(volume?.id)).collect()
         }
+        "volumes" => view.csi_volumes(call.namespace(), prefix).take(most).map(|volume| Ok(volume?.id)).collect(),
+        "plugins" => Ok(super::csi::plugin_ids(view, prefix)?.into_iter().take(most).collect()),
         "node_pools" => {
             Ok(["all", "default"].into_iter().filter(|p| p.starts_with(prefix)).map(str::to_owned).collect())
         }

@@ -55,7 +55,7 @@ fn whole(view: &View, volume: &DynamicVolume) -> Result<Value, StateError> {
 pub(super) async fn list(call: Call) -> Result<Answer, Refusal> {
     match call.query.get("type").unwrap_or_default() {
         "host" => {}
-        "" | "csi" => return Ok(Answer::at(1, json!([]))),
+        "" | "csi" => return super::csi::list(call).await,
         _ => return Err(Refusal::missing("resource not found")),
     }
     let page = Page::of(&call)?;

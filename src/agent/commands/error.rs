@@ -27,6 +27,16 @@ pub enum CommandError {
     },
 }
 
+/// Several errors as one text, in the form of Go's multierror; empty for none.
+#[must_use]
+pub fn listed(errors: &[String]) -> String {
+    match errors.len() {
+        0 => String::new(),
+        1 => format!("1 error occurred:\n\t* {}\n\n", errors[0]),
+        n => format!("{n} errors occurred:\n{}\n", errors.iter().fold(String::new(), |all, e| all + "\t* " + e + "\n")),
+    }
+}
+
 impl CommandError {
     /// An internal error of the agent.
     pub fn failed(doing: &str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> CommandError {

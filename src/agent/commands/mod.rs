@@ -1,6 +1,7 @@
 //! The commands that change the agent's state: one function each, which returns the result or the reason of a refusal.
 
 mod allocs;
+mod csi;
 mod deployments;
 mod error;
 mod jobs;
@@ -17,7 +18,8 @@ use super::core::Core;
 use super::model::{Evaluation, JobKey, JobVersion};
 use super::state::{Change, StateError, View};
 
-pub use error::CommandError;
+pub use csi::NewSnapshot;
+pub use error::{CommandError, listed};
 pub use types::{
     DeploymentChanged, Deregister, Dispatch, Dispatched, Drain, Evaluated, NodeChanged, Planned, Register, Registered,
     Scale, Validated,

@@ -2,6 +2,7 @@
 //! less what an answer adds (an allocation's job) or a reader may not see.
 
 mod alloc;
+mod csi;
 mod deployment;
 mod evaluation;
 mod job;
@@ -19,6 +20,7 @@ pub use alloc::{
     DeploymentHealth, DesiredStatus, DesiredTransition, NetworkStatus, RescheduleEvent, RescheduleTracker, Scores,
     TaskEvent, TaskState, TaskStateName,
 };
+pub use csi::{CsiClaim, CsiHidden, CsiInfo, CsiNodeInfo, CsiTopologies, CsiTopology, CsiVolume, may_write};
 pub use deployment::{Deployment, DeploymentGroup, DeploymentStatus};
 pub use evaluation::{DesiredUpdates, EvalStatus, Evaluation, Trigger};
 pub use job::{JobStatus, JobVersion, ScalingEvent, Submission, VersionTag};

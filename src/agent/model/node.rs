@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Nanos, Stamp};
+use super::{CsiInfo, Nanos, Stamp};
 use crate::spec::collections::BTreeMap;
 
 /// Nomad's status of a node.
@@ -146,6 +146,12 @@ pub struct Node {
     /// Which of them are dynamic: their ids by name.
     #[serde(default)]
     pub dynamic_volumes: BTreeMap<String, String>,
+    /// Controllers of CSI plugins, by the plugins' ids.
+    #[serde(default)]
+    pub csi_controllers: BTreeMap<String, CsiInfo>,
+    /// Node services of CSI plugins, likewise.
+    #[serde(default)]
+    pub csi_nodes: BTreeMap<String, CsiInfo>,
     /// Names of the host's networks, each with its address: those that are configured, and its interfaces.
     pub host_networks: BTreeMap<String, String>,
     /// Names of those that are configured.

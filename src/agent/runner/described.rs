@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::agent::model::{DriverInfo, Eligibility, Node, NodeResources, NodeStatus, Stamp};
+use crate::agent::model::{
+    CsiInfo, CsiNodeInfo, CsiTopology, DriverInfo, Eligibility, Node, NodeResources, NodeStatus, Stamp,
+};
 use crate::alloc::{Machine, VolumePlugins, machine};
 use crate::driver::{Fingerprint, Health};
 use crate::net::{Kind, Wish};
@@ -32,6 +34,7 @@ pub(super) async fn node(machine: &Arc<Machine>, advertised: &Advertised, plugin
     // Files and programs of the host, which may be slow.
     let networks = crate::sys::task::spawn_blocking(move || networks(&looked)).await.unwrap_or_default();
     let resources = resources(machine, &seen.attributes);
+    let (csi_controllers, csi_nodes) = csi(machine).await;
     let volume = |(name, volume): (&str, &crate::alloc::HostVolume)| {
         (name.to_owned(), (volume.path().display().to_string(), volume.is_read_only()))
     };
@@ -52,6 +55,8 @@ pub(super) async fn node(machine: &Arc<Machine>, advertised: &Advertised, plugin
         host_volumes: machine.volumes.iter().map(volume).into_map(),
         // The state knows them.
         dynamic_volumes: BTreeMap::new(),
+        csi_controllers,
+        csi_nodes,
         host_networks: machine.ports.networks().map(|(name, ip)| (name.to_owned(), ip.to_string())).into_map(),
         configured_networks: machine.ports.configured().to_vec(),
         networks,
@@ -64,6 +69,64 @@ pub(super) async fn node(machine: &Arc<Machine>, advertised: &Advertised, plugin
         create_index: 0,
         modify_index: 0,
     }
+}
+
+/// The controllers and node services of CSI plugins; of several instances the newest one.
+async fn csi(machine: &Machine) -> (BTreeMap<String, CsiInfo>, BTreeMap<String, CsiInfo>) {
+    let (mut controllers, mut nodes) = (BTreeMap::new(), BTreeMap::new());
+    let seen = machine.csi.plugins.look().await.unwrap_or_else(|error| {
+        tracing::error!(%error, "the CSI plugins are not known");
+        Vec::new()
+    });
+    for (one, health) in seen {
+        // One that has never answered is none yet.
+        let Some(last) = health.last else { continue };
+        let info = CsiInfo {
+            alloc_id: one.owner,
+            healthy: health.is_healthy,
+            health_description: health.description,
+            update_time: Stamp(None),
+            provider: last.info.provider,
+            provider_version: last.info.version,
+            requires_controller: last.info.needs_controller,
+            requires_topologies: last.info.has_topology,
+            ..CsiInfo::default()
+        };
+        let supports = |all: &[(&str, bool)]| {
+            all.iter().filter(|(_, has)| *has).map(|(name, _)| (*name).to_owned()).collect::<Vec<_>>()
+        };
+        if let Some(has) = last.controller
+            && !controllers.contains_key(&one.id)
+        {
+            let supports = supports(&[
+                ("SupportsCreateDelete", has.create_delete),
+                ("SupportsAttachDetach", has.attach_detach),
+                ("SupportsListVolumes", has.list),
+                ("SupportsGetCapacity", has.capacity),
+                ("SupportsCreateDeleteSnapshot", has.create_delete_snapshot),
+                ("SupportsListSnapshots", has.list_snapshots),
+                ("SupportsClone", has.clone),
+                ("SupportsReadOnlyAttach", has.read_only_attach),
+                ("SupportsExpand", has.expand),
+                ("SupportsListVolumesAttachedNodes", has.list_nodes),
+                ("SupportsGet", has.get),
+            ]);
+            controllers.insert(one.id.clone(), CsiInfo { supports, ..info.clone() });
+        }
+        if let Some(node) = last.node
+            && !nodes.contains_key(&one.id)
+        {
+            let supports = supports(&[
+                ("RequiresNodeStageVolume", node.flags.stage),
+                ("SupportsStats", node.flags.stats),
+                ("SupportsExpand", node.flags.expand),
+            ]);
+            let topology = (!node.topology.is_empty()).then_some(CsiTopology { segments: node.topology });
+            let node = CsiNodeInfo { id: node.id, max_volumes: node.max_volumes, topology };
+            nodes.insert(one.id, CsiInfo { supports, node: Some(node), ..info });
+        }
+    }
+    (controllers, nodes)
 }
 
 fn driver(told: &Fingerprint) -> DriverInfo {

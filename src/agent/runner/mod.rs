@@ -27,6 +27,7 @@ use crate::alloc::{
     Alloc, AllocPort, Assignment, CleanupError, Machine, Means, Record, RestoreError, SetupError, Stop, VolumePlugins,
     chain, machine,
 };
+use crate::csi::Plugins;
 use crate::driver::KeptOutput;
 use crate::executor::{ExecRequests, ExecResponses};
 use crate::logs::ship::Stream;
@@ -59,6 +60,8 @@ struct Entry {
     ended: Arc<watch::Sender<bool>>,
     /// Set when its remains are to be removed.
     destroy: Arc<watch::Sender<bool>>,
+    /// One of its tasks is a CSI plugin.
+    is_csi_plugin: bool,
 }
 
 impl Runner {
@@ -130,16 +133,28 @@ impl Runner {
 
     /// Ends this process's part and all tasks. Returns when all allocations have ended.
     pub async fn end(&self) {
-        for entry in lock(&self.allocs).values() {
-            entry.control.stop(Stop::Gracefully);
-            entry.destroy.send_replace(true);
+        // CSI plugins go last: they unmount the volumes of the others.
+        for plugins in [false, true] {
+            let mut others = 0;
+            for entry in lock(&self.allocs).values() {
+                if entry.is_csi_plugin && !plugins {
+                    others += 1;
+                    continue;
+                }
+                entry.control.stop(Stop::Gracefully);
+                entry.destroy.send_replace(true);
+            }
+            self.alive_at_most(others).await;
         }
-        self.none_alive().await;
     }
 
     async fn none_alive(&self) {
+        self.alive_at_most(0).await;
+    }
+
+    async fn alive_at_most(&self, most: usize) {
         // The sender lives as long as this value.
-        let _ = self.alive.subscribe().wait_for(|alive| *alive == 0).await;
+        let _ = self.alive.subscribe().wait_for(|alive| *alive <= most).await;
     }
 
     fn entry(&self, id: &str) -> Result<Entry, OrderError> {
@@ -165,7 +180,8 @@ impl Runner {
             match Alloc::restore_among(&self.machine, record.clone(), &[Arc::clone(&wanted.job)]) {
                 Ok(alloc) => {
                     alloc.control().update(&wanted.job);
-                    return Ok(alloc.with_payload(&wanted.payload).with_meta(&wanted.meta).after(previous));
+                    let alloc = alloc.with_payload(&wanted.payload).with_meta(&wanted.meta);
+                    return Ok(alloc.with_csi(wanted.csi.clone()).after(previous));
                 }
                 Err(RestoreError::NeverMade(_)) => self.clean(record).await,
                 Err(error) => {
@@ -182,6 +198,7 @@ impl Runner {
         Ok(Alloc::new(&self.machine, &wanted.job, assignment)
             .with_payload(&wanted.payload)
             .with_meta(&wanted.meta)
+            .with_csi(wanted.csi.clone())
             .after(previous))
     }
 
@@ -367,7 +384,14 @@ impl Engine for Arc<Runner> {
         let ended = Arc::new(watch::Sender::new(false));
         let (control, dir) = (alloc.control(), alloc.dir().to_owned());
         self.keep(control.id(), &wanted);
-        let entry = Entry { control: Arc::clone(&control), dir, ended: Arc::clone(&ended), destroy: Arc::new(destroy) };
+        let group = wanted.job.groups.iter().find(|group| group.name == wanted.alloc.task_group);
+        let entry = Entry {
+            control: Arc::clone(&control),
+            dir,
+            ended: Arc::clone(&ended),
+            destroy: Arc::new(destroy),
+            is_csi_plugin: group.is_some_and(|group| group.tasks.iter().any(|task| task.csi_plugin.is_some())),
+        };
         lock(&self.allocs).insert(wanted.alloc.id, entry);
         self.served.add(Arc::clone(&control));
         let life = crate::sys::task::spawn(life(alloc, Alive::new(self), ended, destroyed));
@@ -466,6 +490,10 @@ impl Engine for Arc<Runner> {
 
     fn volume_plugins(&self) -> Arc<VolumePlugins> {
         Arc::clone(&self.volumes)
+    }
+
+    fn csi_plugins(&self) -> Arc<Plugins> {
+        Arc::clone(&self.machine.csi.plugins)
     }
 
     fn alloc_dir(&self, id: &str) -> Option<PathBuf> {

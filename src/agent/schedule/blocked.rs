@@ -28,7 +28,12 @@ pub fn unblocks(eval: &Evaluation, change: Change) -> bool {
         || eval.failed.values().any(|metric| {
             let is_full = metric.nodes_exhausted > 0;
             // A volume may have one writer at a time.
-            let waits = |why: &String| why.starts_with("distinct_") || why == VOLUMES;
+            let waits = |why: &String| {
+                why.starts_with("distinct_")
+                    || why == VOLUMES
+                    || why.starts_with("CSI volume ")
+                    || why.starts_with("CSI plugin ")
+            };
             let is_apart = metric.constraint_filtered.keys().any(waits);
             match change {
                 Change::AllocEnded => is_full || is_apart,

@@ -1,6 +1,9 @@
 //! Whether the node is one that a group may run on, apart from how full it is.
 
-use crate::agent::model::{AllocatedTask, DynamicVolume, Eligibility, Node, NodeStatus, VolumeCapability, VolumeState};
+use super::input::CsiState;
+use crate::agent::model::{
+    AllocatedTask, CsiTopology, DynamicVolume, Eligibility, Node, NodeStatus, VolumeCapability, VolumeState, may_write,
+};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{Constraint, Group, Job, NetworkMode, Operator, Volume, interpolate};
 
@@ -186,7 +189,7 @@ fn volumes(node: &Node, group: &Group, index: u32, dynamic: &Volumes<'_>) -> Vec
     let refused = |volume: &Volume| {
         let source = volume.source_of(index);
         if volume.csi.is_some() {
-            let text = format!("missing CSI Volume {source}");
+            let text = csi(node, &source, volume.read_only, dynamic)?;
             return Some(No::filtered(text.clone(), text));
         }
         let is_dynamic = |known: &&DynamicVolume| known.name == source;
@@ -207,11 +210,55 @@ fn volumes(node: &Node, group: &Group, index: u32, dynamic: &Volumes<'_>) -> Vec
     group.volumes.iter().filter_map(refused).collect()
 }
 
+/// Why a CSI volume cannot be used, in Nomad's words.
+fn csi(node: &Node, source: &str, read_only: bool, volumes: &Volumes<'_>) -> Option<String> {
+    let Some((volume, users)) = volumes.csi.volumes.get(source) else {
+        return Some(format!("missing CSI Volume {source}"));
+    };
+    let (plugin, id) = (&volume.plugin_id, &node.id);
+    let Some(info) = node.csi_nodes.get(plugin) else {
+        return Some(format!("CSI plugin {plugin} is missing from client {id}"));
+    };
+    if !info.healthy {
+        return Some(format!("CSI plugin {plugin} is unhealthy on client {id}"));
+    }
+    let own = info.node.as_ref();
+    let used = volumes.csi.by_plugin.get(plugin).copied().unwrap_or(0);
+    // A volume that is there already takes no place.
+    if users.is_empty() && own.is_some_and(|own| used >= own.max_volumes) {
+        return Some(format!("CSI plugin {plugin} has the maximum number of volumes on client {id}"));
+    }
+    let topology = own.and_then(|own| own.topology.as_ref());
+    let is_here = |wanted: &CsiTopology| topology.is_some_and(|here| here.contains(wanted));
+    if !volume.topologies.is_empty() && !volume.topologies.iter().any(is_here) {
+        return Some("did not meet topology requirement".to_owned());
+    }
+    let controller = || node.csi_controllers.get(plugin).is_some_and(|controller| controller.healthy);
+    let works = !info.requires_controller || controller();
+    if read_only {
+        let text = "is unschedulable or has exhausted its available reader claims";
+        return (!works).then(|| format!("CSI volume {source} {text}"));
+    }
+    // It is used as its first user does.
+    let mode = users.first().map(|first| &*first.access_mode);
+    if !works || !mode.map_or_else(|| volume.is_writable(), may_write) {
+        return Some(format!("CSI volume {source} is unschedulable or is read-only"));
+    }
+    let is_exclusive =
+        matches!(mode, Some("single-node-writer" | "single-node-single-writer" | "multi-node-single-writer"));
+    // The job's own allocations may be about to end.
+    let is_taken = is_exclusive && users.iter().any(|user| user.writes && user.job_id != volumes.job);
+    is_taken.then(|| format!("CSI volume {source} has exhausted its available writer claims"))
+}
+
 /// The dynamic volumes, for one placement.
 pub(super) struct Volumes<'a> {
     /// The job's namespace.
     pub(super) namespace: &'a str,
+    /// The job's id.
+    pub(super) job: &'a str,
     pub(super) all: &'a [DynamicVolume],
+    pub(super) csi: &'a CsiState,
     /// The name of an allocation that writes to a volume, if one does.
     pub(super) writer: &'a dyn Fn(&DynamicVolume) -> Option<String>,
 }

@@ -147,6 +147,8 @@ pub(super) fn node() -> Node {
         },
         drivers: BTreeMap::from([("raw_exec".to_owned(), driver)]),
         host_volumes: BTreeMap::new(),
+        csi_controllers: BTreeMap::new(),
+        csi_nodes: BTreeMap::new(),
         dynamic_volumes: BTreeMap::new(),
         configured_networks: Vec::new(),
         host_networks: BTreeMap::new(),

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::agent::model::{Allocation, Deployment, DesiredUpdates, DynamicVolume, Evaluation, JobVersion, Nanos, Node};
+use crate::agent::model::{
+    Allocation, CsiClaim, CsiVolume, Deployment, DesiredUpdates, DynamicVolume, Evaluation, JobVersion, Nanos, Node,
+};
 use crate::jobspec::GroupChange;
 use crate::spec;
 use crate::spec::collections::BTreeMap;
@@ -29,6 +31,8 @@ pub struct Input<'a> {
     pub node: &'a Node,
     /// The dynamic volumes of all namespaces.
     pub volumes: &'a [DynamicVolume],
+    /// The CSI volumes of the job's namespace; empty where the job has none.
+    pub csi: &'a CsiState,
     /// The ids and names of allocations that may still write to a volume.
     pub writers: &'a dyn Fn(&DynamicVolume) -> Vec<(String, String)>,
     /// Who, that is no allocation of the agent, has this port of the host.
@@ -39,6 +43,15 @@ pub struct Input<'a> {
     pub now: Nanos,
     /// A new id.
     pub id: &'a dyn Fn() -> String,
+}
+
+/// CSI volumes, and their users.
+#[derive(Debug, Clone, Default)]
+pub struct CsiState {
+    /// The volumes of a namespace by their ids, each with its users, the oldest one first.
+    pub volumes: BTreeMap<String, (CsiVolume, Vec<CsiClaim>)>,
+    /// How many volumes of a plugin, in all namespaces, have users.
+    pub by_plugin: BTreeMap<String, i64>,
 }
 
 /// What was decided.

@@ -41,7 +41,7 @@ pub use deploy::{
 };
 pub use drain::{DrainStep, drain_step, drain_strategy};
 pub use feasible::{is_like, unmet_on};
-pub use input::{Input, Plan};
+pub use input::{CsiState, Input, Plan};
 pub use names::name;
 pub use ports::PortHistory;
 pub use reconcile::{reconcile, running_text};

@@ -188,7 +188,13 @@ impl<'a> Placing<'a> {
     }
 
     fn volumes<'b>(&'b self, writer: &'b dyn Fn(&DynamicVolume) -> Option<String>) -> Volumes<'b> {
-        Volumes { namespace: &self.input.eval.namespace, all: self.input.volumes, writer }
+        Volumes {
+            namespace: &self.input.eval.namespace,
+            job: &self.input.eval.job_id,
+            all: self.input.volumes,
+            csi: self.input.csi,
+            writer,
+        }
     }
 
     /// Who writes to a volume beside an allocation that is placed in the place of another one.

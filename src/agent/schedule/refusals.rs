@@ -1,7 +1,10 @@
 //! What has no place, why, and what it waits for.
 
-use crate::agent::model::{ClientStatus, DynamicVolume, EvalStatus, Nanos, Trigger, VolumeCapability, VolumeState};
-use crate::spec::{Constraint, HostNetwork, Job, Network, NetworkMode, Operator, Pos, Volume};
+use crate::agent::model::{
+    ClientStatus, CsiClaim, CsiInfo, CsiNodeInfo, CsiTopology, CsiVolume, DynamicVolume, EvalStatus, Nanos, Trigger,
+    VolumeCapability, VolumeState,
+};
+use crate::spec::{Constraint, CsiUse, HostNetwork, Job, Network, NetworkMode, Operator, Pos, Volume};
 
 use super::blocked::{Change, unblocks};
 use super::fixture::{changed, constraint, job, network};
@@ -184,6 +187,86 @@ fn f1_a_volume_with_one_writer_goes_from_one_to_the_next() {
     other.writers.clear();
     other.wake(Change::AllocEnded);
     assert_eq!(other.live().len(), 1);
+}
+
+/// A job that uses the CSI volume `data`.
+fn csi_user(read_only: bool) -> Job {
+    let mut job = user("", read_only);
+    job.groups[0].volumes[0].csi = Some(CsiUse::default());
+    job
+}
+
+/// A node with a plugin and a volume of it.
+fn csi_world() -> World {
+    let mut world = World::new();
+    let zone = CsiTopology { segments: [("zone".to_owned(), "a".to_owned())].into() };
+    let node = CsiNodeInfo { id: "n".to_owned(), max_volumes: 2, topology: Some(zone.clone()) };
+    let info = CsiInfo { healthy: true, requires_controller: true, ..CsiInfo::default() };
+    world.node.csi_nodes.insert("disk".to_owned(), CsiInfo { node: Some(node), ..info.clone() });
+    world.node.csi_controllers.insert("disk".to_owned(), info);
+    let capability =
+        VolumeCapability { access_mode: "single-node-writer".to_owned(), attachment_mode: "file-system".to_owned() };
+    let volume = CsiVolume {
+        id: "data".to_owned(),
+        plugin_id: "disk".to_owned(),
+        topologies: vec![zone],
+        requested_capabilities: vec![capability],
+        ..CsiVolume::default()
+    };
+    world.csi.volumes.insert("data".to_owned(), (volume, Vec::new()));
+    world
+}
+
+fn csi_claim(job: &str, access_mode: &str) -> CsiClaim {
+    let (alloc_id, job_id, access_mode) = ("w".to_owned(), job.to_owned(), access_mode.to_owned());
+    CsiClaim { alloc_id, job_id, writes: true, access_mode, attachment_mode: "file-system".to_owned() }
+}
+
+/// The texts are those of a real agent.
+#[test]
+fn f5_a_csi_volume_is_used_when_its_plugin_works_and_nobody_else_writes() {
+    let why = |change: &dyn Fn(&mut World), read_only: bool| {
+        let mut world = csi_world();
+        change(&mut world);
+        let plan = world.register(&csi_user(read_only));
+        let said = plan.eval.failed.get("g").map(|metric| metric.constraint_filtered.keys().next().unwrap().clone());
+        if said.is_some() {
+            let blocked = world.evals.iter().find(|eval| eval.status == EvalStatus::Blocked).unwrap();
+            let is_missing = said.as_ref().unwrap().starts_with("missing") || said.as_ref().unwrap().starts_with("did");
+            assert_eq!(unblocks(blocked, Change::AllocEnded), !is_missing);
+            assert!(unblocks(blocked, Change::NodeChanged));
+        }
+        said
+    };
+    let used = |world: &mut World, by: CsiClaim| world.csi.volumes.get_mut("data").unwrap().1.push(by);
+    assert_eq!(why(&|_| {}, false), None);
+    assert_eq!(why(&|_| {}, true), None);
+    let said = |change: &dyn Fn(&mut World), read_only: bool| why(change, read_only).unwrap();
+    assert_eq!(said(&|world| _ = world.csi.volumes.remove("data"), false), "missing CSI Volume data");
+    let gone = |world: &mut World| _ = world.node.csi_nodes.remove("disk");
+    assert_eq!(said(&gone, false), "CSI plugin disk is missing from client n");
+    let ill = |world: &mut World| world.node.csi_nodes.get_mut("disk").unwrap().healthy = false;
+    assert_eq!(said(&ill, false), "CSI plugin disk is unhealthy on client n");
+    let full = |world: &mut World| _ = world.csi.by_plugin.insert("disk".to_owned(), 2);
+    assert_eq!(said(&full, false), "CSI plugin disk has the maximum number of volumes on client n");
+    let elsewhere = |world: &mut World| {
+        let zone = CsiTopology { segments: [("zone".to_owned(), "b".to_owned())].into() };
+        world.csi.volumes.get_mut("data").unwrap().0.topologies = vec![zone];
+    };
+    assert_eq!(said(&elsewhere, false), "did not meet topology requirement");
+    let uncontrolled = |world: &mut World| _ = world.node.csi_controllers.remove("disk");
+    assert_eq!(said(&uncontrolled, false), "CSI volume data is unschedulable or is read-only");
+    let reads = "CSI volume data is unschedulable or has exhausted its available reader claims";
+    assert_eq!(said(&uncontrolled, true), reads);
+    let read_by = |world: &mut World| used(world, csi_claim("db", "multi-node-reader-only"));
+    assert_eq!(said(&read_by, false), "CSI volume data is unschedulable or is read-only");
+    let written_by = |job: &'static str, mode: &'static str| move |world: &mut World| used(world, csi_claim(job, mode));
+    let taken = "CSI volume data has exhausted its available writer claims";
+    assert_eq!(said(&written_by("db", "single-node-writer"), false), taken);
+    assert_eq!(why(&written_by("db", "single-node-writer"), true), None);
+    assert_eq!(why(&written_by("db", "multi-node-multi-writer"), false), None);
+    // The job's own ones may be about to end.
+    assert_eq!(why(&written_by("web", "single-node-writer"), false), None);
 }
 
 #[test]

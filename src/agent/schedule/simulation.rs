@@ -1,6 +1,7 @@
 //! A small world that plans are applied to: a state, a client whose tasks do what a test says, and the invariants that hold after
 //! each decision.
 
+use crate::agent::schedule::CsiState;
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ pub(super) struct World {
     pub(super) volumes: Vec<DynamicVolume>,
     /// Ids and names of allocations of other jobs that write to all of them.
     pub(super) writers: Vec<(String, String)>,
+    pub(super) csi: CsiState,
     pub(super) now: Nanos,
     /// New allocations of these versions fail as soon as they run.
     pub(super) broken: BTreeSet<u64>,
@@ -59,6 +61,7 @@ impl World {
             taken: BTreeSet::new(),
             volumes: Vec::new(),
             writers: Vec::new(),
+            csi: CsiState::default(),
             now: Nanos(1_000 * SECOND),
             broken: BTreeSet::new(),
             ending: BTreeSet::new(),
@@ -144,6 +147,7 @@ impl World {
             blocked: &blocked,
             node: &self.node,
             volumes: &self.volumes,
+            csi: &self.csi,
             writers: &writers,
             holder: &|port| self.taken.contains(&port).then(|| "a program that is no allocation".to_owned()),
             last_used: &|port| history.last(port),

@@ -277,7 +277,8 @@ fn event(change: &Change<'_>, before: &Before, record: &[u8], deleted: bool) -> 
         | Table::Scaling
         | Table::Settings
         | Table::Volumes
-        | Table::Claims => return Ok(None),
+        | Table::Claims
+        | Table::CsiVolumes => return Ok(None),
     };
     Ok(Some(Event { topic, kind: "", key, namespace, filter_keys, deleted, record }))
 }

@@ -7,6 +7,7 @@
 mod adopt;
 mod change;
 mod collect;
+mod csi;
 mod error;
 mod events;
 mod jobs;
@@ -35,6 +36,7 @@ use tokio::time::Instant;
 pub use adopt::{Adoptable, Adoption};
 pub use change::Change;
 pub use collect::{Age, Garbage};
+pub use csi::CsiClaims;
 pub use error::StateError;
 pub use events::{Behind, Event, EventBatch, Events, Object, Topic};
 pub use records::Records;

@@ -33,6 +33,8 @@ use crate::sys::random;
 const META: &str = "meta.json";
 const STATE: &str = "state.bin";
 const SUMS: &str = "SHA256SUMS";
+/// The tables whose records are sealed, or parts of them.
+const SEALED: [&str; 3] = [Table::Variables.name(), Table::Tokens.name(), Table::CsiVolumes.name()];
 /// Bytes of the two small ones, at most.
 const SMALL: u64 = 64 << 10;
 /// Bytes of a key or a value, at most: longer ones are no records.
@@ -115,7 +117,7 @@ impl State {
             loop {
                 let page = view.source().page(name, &[], after.as_deref(), TOGETHER)?;
                 for (key, value) in page.records {
-                    secrets += u64::from(name == Table::Variables.name() || name == Table::Tokens.name());
+                    secrets += u64::from(SEALED.contains(&name));
                     record(&mut state, name, &key, &value).map_err(|error| unwritten(&error))?;
                     after = Some(key);
                 }
@@ -270,6 +272,7 @@ fn kind(name: &str) -> u8 {
         "deployments" => 10,
         "tokens" => 12,
         "settings" => 13,
+        "csi_volumes" => 18,
         "scaling_events" => 19,
         "services" => 21,
         "variables" => 22,

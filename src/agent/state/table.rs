@@ -5,7 +5,7 @@ use crate::store::{Schema, TableName};
 
 /// The number of what is written here. A record that older programs cannot read is a new number and a step from the one before
 /// in [`SCHEMA`]; a field with a default is none.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// What has an index of its own: who waits for one of them is not woken by the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,11 +26,12 @@ pub enum Table {
     Settings,
     Volumes,
     Claims,
+    CsiVolumes,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 15] = [
+    pub const ALL: [Table; 16] = [
         Table::Jobs,
         Table::Summaries,
         Table::Evals,
@@ -46,6 +47,7 @@ impl Table {
         Table::Settings,
         Table::Volumes,
         Table::Claims,
+        Table::CsiVolumes,
     ];
 
     /// The table of its records.
@@ -67,6 +69,7 @@ impl Table {
             Table::Settings => "settings",
             Table::Volumes => "host_volumes",
             Table::Claims => "host_volume_claims",
+            Table::CsiVolumes => "csi_volumes",
         }
     }
 }
@@ -118,8 +121,8 @@ pub(super) const OTHERS: [TableName; 13] = [
 ];
 
 /// All tables.
-pub(super) const TABLES: [TableName; 28] = {
-    let mut all = [""; 28];
+pub(super) const TABLES: [TableName; 29] = {
+    let mut all = [""; 29];
     let mut at = 0;
     while at < Table::ALL.len() {
         all[at] = Table::ALL[at].name();
@@ -133,8 +136,10 @@ pub(super) const TABLES: [TableName; 28] = {
     all
 };
 
-/// What the database holds. Version 2 has the tables of volumes and their claims, which an upgrade creates.
-pub(super) const SCHEMA: Schema = Schema { version: VERSION, tables: &TABLES, upgrades: &[(1, |_| Ok(()))] };
+/// What the database holds. Version 2 has the tables of host volumes and their claims, version 3 that of CSI volumes; an upgrade
+/// creates them.
+pub(super) const SCHEMA: Schema =
+    Schema { version: VERSION, tables: &TABLES, upgrades: &[(1, |_| Ok(())), (2, |_| Ok(()))] };
 
 /// The key of texts: each with a NUL behind it but the last, so that they sort one after the other and `a/b` is not below `a`.
 pub(super) fn key(parts: &[&str]) -> Vec<u8> {

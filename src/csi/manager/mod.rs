@@ -92,6 +92,27 @@ struct Taken {
     _hold: Box<dyn Send + Sync>,
 }
 
+/// A volume that no step is executed of until this is dropped.
+pub(super) struct Held {
+    manager: Arc<Manager>,
+    taken: Option<Taken>,
+}
+
+impl Held {
+    /// Its record.
+    pub(super) fn volume(&self) -> VolumeUse {
+        self.taken.as_ref().map(|taken| taken.volume.clone()).unwrap_or_default()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(taken) = self.taken.take() {
+            self.manager.put_back(taken);
+        }
+    }
+}
+
 impl Manager {
     /// A manager with these records; executes no step.
     pub fn open(calls: Arc<dyn Calls>, ledger: Arc<dyn Ledger>) -> Arc<Manager> {
@@ -173,6 +194,12 @@ impl Manager {
     pub fn users(&self) -> io::Result<BTreeMap<VolumeId, Vec<String>>> {
         let users = |(id, volume): Recorded| (id, volume.users.into_keys().collect());
         Ok(self.ledger.load()?.into_iter().map(users).into_map())
+    }
+
+    /// Waits for the lock of a volume, and keeps it.
+    pub(super) async fn hold(self: &Arc<Self>, id: &VolumeId) -> Result<Held, CsiError> {
+        let taken = self.take(id, std::future::pending()).await?;
+        Ok(Held { manager: Arc::clone(self), taken: Some(taken) })
     }
 
     /// Waits for the lock of a volume. A cancelled wait is an error, so that it cannot be taken for a lock.

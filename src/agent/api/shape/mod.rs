@@ -2,12 +2,16 @@
 //! real agent of 1.11.3 is here with its type (checked against `testdata/shapes.json`); further ones are allowed.
 
 mod alloc;
+mod csi;
 mod evaluation;
 mod job;
 mod metric;
 mod node;
 
 pub(super) use alloc::{allocation, stub as alloc_stub};
+pub(super) use csi::{
+    Plugin, external as csi_external, snapshot as csi_snapshot, volume as csi_volume, volume_stub as csi_volume_stub,
+};
 pub(super) use evaluation::{deployment, evaluation, evaluation_stub};
 pub(super) use job::{job, stub as job_stub, summary as job_summary};
 pub(super) use metric::metric;

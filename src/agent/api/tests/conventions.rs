@@ -87,8 +87,6 @@ async fn errors_say_what_nomad_says() {
     let bad = world.get("/v1/jobs?filter=x").await;
     assert!(bad.status == 400 && bad.text().starts_with("failed to create result paginator: "), "{}", bad.text());
     for (path, value) in [
-        ("/v1/volumes/external", json!({"Volumes": [], "NextToken": ""})),
-        ("/v1/volumes/snapshot", json!({"Snapshots": [], "NextToken": ""})),
         ("/v1/job/none/deployment", Value::Null),
         ("/v1/job/none/allocations", json!([])),
         ("/v1/service/none", json!([])),

@@ -112,6 +112,9 @@ impl Engine for Wired {
     async fn node(&self) -> Node {
         self.fake.node().await
     }
+    fn csi_plugins(&self) -> Arc<crate::csi::Plugins> {
+        self.fake.csi_plugins()
+    }
     fn volume_plugins(&self) -> Arc<crate::alloc::VolumePlugins> {
         self.fake.volume_plugins()
     }
