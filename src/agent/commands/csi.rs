@@ -168,8 +168,20 @@ impl Commands {
         let (mut last, mut stored) = (0, Vec::new());
         for volume in given {
             let _busy = self.working_at(&volume)?;
-            let made = self.made(volume, create).await?;
-            let (index, volume) = self.change(move |_, change| keep(change, made)).await?;
+            let plugin = {
+                let view = self.core.state.read()?;
+                plugin(&view, &volume.plugin_id)?
+            };
+            if create && !plugin.needs_controller {
+                return Err(invalid("plugin has no controller"));
+            }
+            if create && !plugin.supports("SupportsCreateDelete") {
+                return Err(invalid("plugin does not support creating volumes"));
+            }
+            // As Nomad has it, which goes on with other volumes.
+            let listed = |error: CommandError| if create { invalid(listed(&[chain(&error)])) } else { error };
+            let made = self.made(volume, create, plugin.needs_controller).await.map_err(listed)?;
+            let (index, volume) = self.change(move |_, change| keep(change, made)).await.map_err(listed)?;
             self.core.broker.unblock(schedule::Change::NodeChanged, index);
             last = index;
             stored.push(volume);
@@ -178,28 +190,32 @@ impl Commands {
     }
 
     /// The volume as its plugin has it, or will have it.
-    async fn made(&self, volume: CsiVolume, create: bool) -> Result<CsiVolume, CommandError> {
-        let (old, plugin, claims) = {
+    async fn made(&self, volume: CsiVolume, create: bool, controlled: bool) -> Result<CsiVolume, CommandError> {
+        let (old, claims) = {
             let view = self.core.state.read()?;
             let key = (volume.namespace.clone(), volume.id.clone());
             let claims = view.csi_claims()?.remove(&key).unwrap_or_default();
-            (view.csi_volume(&volume.namespace, &volume.id)?, plugin(&view, &volume.plugin_id)?, claims)
+            (view.csi_volume(&volume.namespace, &volume.id)?, claims)
         };
-        if create && !plugin.needs_controller {
-            return Err(invalid("plugin has no controller"));
-        }
-        if create && !plugin.supports("SupportsCreateDelete") {
-            return Err(invalid("plugin does not support creating volumes"));
-        }
         let made = match old {
             Some(old) => {
                 let mode = claims.first().map(|first| (&*first.access_mode, &*first.attachment_mode));
-                let prefix = if create { "" } else { "unable to update volume: " };
-                let refused = |why: String| CommandError::Conflict(format!("{prefix}{why}"));
-                let merged = merge(old, &volume, mode).map_err(refused)?;
-                self.expanded(merged, (volume.requested_capacity_min, volume.requested_capacity_max)).await?
+                let refused = |why: CommandError| {
+                    if create {
+                        why
+                    } else {
+                        CommandError::Conflict(format!("unable to update volume: {}", chain(&why)))
+                    }
+                };
+                let merged = merge(old, &volume, mode).map_err(|why| refused(CommandError::Conflict(why)))?;
+                let capacity = (volume.requested_capacity_min, volume.requested_capacity_max);
+                self.expanded(merged, capacity).await.map_err(refused)?
             }
-            None if create => self.created(volume).await?,
+            None if create => {
+                // Before the plugin makes what could not be registered.
+                in_namespace(&self.core.state.read()?, &volume)?;
+                self.created(volume).await?
+            }
             None => {
                 let mut volume = volume;
                 if volume.topologies.is_empty() {
@@ -208,7 +224,7 @@ impl Commands {
                 volume
             }
         };
-        if !create && plugin.needs_controller {
+        if !create && controlled {
             let (controller, _) = self.controller(&made).await?;
             let wanted = capabilities(&made).map_err(|error| failed(&error))?;
             let given = secrets(&made, &BTreeMap::new());
@@ -252,11 +268,11 @@ impl Commands {
             return Ok(volume);
         }
         let has = volume.capacity;
-        if most > 0 && most < least {
-            return Err(invalid(format!("max requested capacity ({most} B) less than or equal to min ({least} B)")));
-        }
-        if most > 0 && most < has {
-            return Err(invalid(format!("max requested capacity ({most} B) less than or equal to current ({has} B)")));
+        for (what, bytes) in [("min", least), ("current", has)] {
+            if most > 0 && most < bytes {
+                let (most, bytes) = (size(most), size(bytes));
+                return Err(invalid(format!("max requested capacity ({most}) less than or equal to {what} ({bytes})")));
+            }
         }
         let mut volume = CsiVolume { requested_capacity_min: least, requested_capacity_max: most, ..volume };
         if least > has {
@@ -460,11 +476,28 @@ fn in_use(view: &View, volume: &CsiVolume) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn keep(change: &mut Change<'_>, volume: CsiVolume) -> Result<CsiVolume, CommandError> {
-    if change.namespace(&volume.namespace)?.is_none() {
-        let CsiVolume { id, namespace, .. } = volume;
-        return Err(invalid(format!("volume {id} is in nonexistent namespace {namespace}")));
+fn in_namespace(view: &View, of: &CsiVolume) -> Result<(), CommandError> {
+    match view.namespace(&of.namespace)? {
+        Some(_) => Ok(()),
+        None => Err(invalid(format!("volume {} is in nonexistent namespace {}", of.id, of.namespace))),
     }
+}
+
+/// A size as Nomad's messages have it.
+fn size(bytes: i64) -> String {
+    let (mut value, mut unit) = (bytes.max(0) as f64, "B");
+    for next in ["kB", "MB", "GB", "TB", "PB", "EB"] {
+        if value < 1000.0 {
+            break;
+        }
+        (value, unit) = (value / 1000.0, next);
+    }
+    let value = (value * 10.0 + 0.5).floor() / 10.0;
+    if value < 10.0 && unit != "B" { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
+}
+
+fn keep(change: &mut Change<'_>, volume: CsiVolume) -> Result<CsiVolume, CommandError> {
+    in_namespace(change, &volume)?;
     let old = change.csi_volume(&volume.namespace, &volume.id)?;
     let create_time = old.map_or_else(now, |old| old.create_time);
     Ok(change.put_csi_volume(CsiVolume { create_time, modify_time: now(), ..volume })?)

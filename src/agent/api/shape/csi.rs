@@ -185,7 +185,7 @@ fn common(volume: &CsiVolume, plugin: Option<&Plugin>, users: &[CsiClaim]) -> Ma
             "AccessMode": first.map_or("", |first| &*first.access_mode),
             "AttachmentMode": first.map_or("", |first| &*first.attachment_mode),
             "Schedulable": is_schedulable,
-            "ResourceExhausted": "0001-01-01T00:00:00Z",
+            "ResourceExhausted": null,
             "Topologies": volume.topologies,
         }),
     );
