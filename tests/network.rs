@@ -3,6 +3,8 @@
 //! Each test has a machine of its own (`site`), and what a run leaves there is found by comparing all of it with what was there
 //! before.
 
+#[path = "network/connections.rs"]
+mod connections;
 #[path = "support/engine.rs"]
 mod engine;
 #[path = "network/faults.rs"]

@@ -18,7 +18,7 @@ use sha2::Digest as _;
 
 use super::cni::List;
 use super::lock::Locked;
-use super::{Error, Subnet, builtin, program};
+use super::{Error, Subnet, builtin, conntrack, program};
 use crate::sys::{self, owned};
 
 /// Name of the network and of its bridge.
@@ -28,6 +28,8 @@ const INPUT: &str = "AGENTBIN-INPUT";
 const LEAVE: &str = "AGENTBIN-LEAVE";
 /// Longest mark file that is read, in bytes: a subnet.
 const LONGEST_MARK: u64 = 64;
+/// Longest file of a lease that is read, in bytes: an id and the name of an interface.
+const LONGEST_LEASE: u64 = 1 << 10;
 /// Table, chain of the kernel, our chain.
 const JUMPS: [(&str, &str, &str); 3] =
     [("filter", "FORWARD", FORWARD), ("filter", "INPUT", INPUT), ("nat", "POSTROUTING", LEAVE)];
@@ -220,14 +222,35 @@ fn port_chain(kind: &str, id: &str) -> String {
     name
 }
 
+/// The addresses that are taken, each with its file.
+pub(super) fn taken(run_dir: &Path) -> Result<Vec<(IpAddr, PathBuf)>, Error> {
+    let dir = leases(run_dir);
+    let entries = match fs::read_dir(&dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(Error::system("list", &dir))?,
+    };
+    let mut taken = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(Error::system("list", &dir))?;
+        let address = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        taken.extend(address.map(|address| (address, entry.path())));
+    }
+    Ok(taken)
+}
+
 /// How many allocations have an address.
 fn used(run_dir: &Path) -> Result<usize, Error> {
-    let dir = leases(run_dir);
-    let is_lease = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(|name| name.parse::<IpAddr>().is_ok());
-    match fs::read_dir(&dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
-        other => Ok(other.map_err(Error::system("list", &dir))?.flatten().filter(is_lease).count()),
-    }
+    Ok(taken(run_dir)?.len())
+}
+
+/// The addresses of an allocation. An empty lease, whose process was killed before it wrote, is anybody's: nothing has its address.
+pub(super) fn leased(run_dir: &Path, id: &str) -> Result<Vec<IpAddr>, Error> {
+    let is_of = |path: &Path| {
+        owned::read(path, LONGEST_LEASE)
+            .is_ok_and(|text| text.is_empty() || text.split(|byte| *byte == b'\r').next() == Some(id.as_bytes()))
+    };
+    let own = taken(run_dir)?.into_iter().filter(|(_, path)| is_of(path));
+    Ok(own.map(|(address, _)| address).collect())
 }
 
 /// Removes what all allocations share, if no allocation has an address any more.
@@ -253,10 +276,15 @@ pub(super) fn remove_if_unused(locked: &mut Locked, run_dir: &Path, patience: Du
         );
         restore(locked, &chains, patience)?;
     }
+    let subnet = owned::read(&mark, LONGEST_MARK).ok();
+    let subnet = subnet.and_then(|text| String::from_utf8_lossy(&text).parse::<Subnet>().ok());
     if bridge_is_there()? {
         let removed = sys::net::down(NAME).and_then(|()| sys::net::remove_bridge(NAME));
         removed.map_err(Error::system("remove the bridge", NAME))?;
     }
+    let gateway = subnet.map(|subnet| IpAddr::V4(subnet.gateway()));
+    let forgotten = conntrack::forget(gateway.as_slice(), &[], patience);
+    forgotten.map_err(Error::system("make the kernel forget the connections of", NAME))?;
     for path in [By::Plugins.mark(run_dir), By::Builtin.mark(run_dir), accepts(run_dir)] {
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::system("remove", path)(error)),

@@ -25,8 +25,8 @@ use crate::sys::owned;
 const LAST: &str = "last_reserved_ip.0";
 /// The family of the tables here.
 const FAMILY: &str = "ip";
-/// Longest file of a lease that is read, in bytes: an id and the name of an interface.
-const LONGEST_LEASE: u64 = 1 << 10;
+/// Longest file that says so, in bytes.
+const LONGEST_LAST: u64 = 64;
 
 /// An allocation that is to be connected, or was.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +86,7 @@ impl Member<'_> {
         let dir = bridge::leases(self.run_dir);
         own_dir(&dir).map_err(Error::system("make the directory", &dir))?;
         let last = dir.join(LAST);
-        let given = owned::read(&last, LONGEST_LEASE).ok();
+        let given = owned::read(&last, LONGEST_LAST).ok();
         let given = given.and_then(|text| String::from_utf8_lossy(&text).trim().parse().ok());
         for address in self.subnet.after(given) {
             let path = dir.join(address.to_string());
@@ -105,35 +105,17 @@ impl Member<'_> {
 
     /// Removes the files of its addresses.
     fn give_back(&self) -> Result<(), Error> {
-        let dir = bridge::leases(self.run_dir);
-        let entries = match fs::read_dir(&dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            other => other.map_err(Error::system("list", &dir))?,
-        };
-        for entry in entries {
-            let path = entry.map_err(Error::system("list", &dir))?.path();
-            if is_lease(&path) && is_of(&path, self.id) {
-                match fs::remove_file(&path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        return Err(Error::system("give back the address", path)(error));
-                    }
-                    _ => {}
+        for address in bridge::leased(self.run_dir, self.id)? {
+            let path = bridge::leases(self.run_dir).join(address.to_string());
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::system("give back the address", path)(error));
                 }
+                _ => {}
             }
         }
         Ok(())
     }
-}
-
-fn is_lease(path: &Path) -> bool {
-    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.parse::<Ipv4Addr>().is_ok())
-}
-
-/// Whether a lease is this allocation's. An empty one, whose process was killed before it wrote, is anybody's: nothing has its
-/// address.
-fn is_of(path: &Path, id: &str) -> bool {
-    owned::read(path, LONGEST_LEASE)
-        .is_ok_and(|text| text.is_empty() || text.split(|byte| *byte == b'\r').next() == Some(id.as_bytes()))
 }
 
 /// Name of the host's end of an allocation's pair.

@@ -3,9 +3,9 @@
 //! ```text
 //! Networks::plan ─▶ a Network, which says all that will be made: written down by the caller before anything is
 //! Network::make ─▶ a note of it (`noted`) ─▶ namespace (unless a driver makes it) ─▶ ADD of each CNI plugin ─▶ rules (`guard`) ─▶
-//! Status; a failed ADD needs a DEL
-//! Network::remove ─▶ DEL with the same arguments and the kept result ─▶ rules ─▶ the bridge after the last one ─▶ the note ─▶
-//! namespace
+//! what the kernel remembers of a former owner (`conntrack`) ─▶ Status; a failed ADD needs a DEL
+//! Network::remove ─▶ DEL with the same arguments and the kept result ─▶ `conntrack` ─▶ rules ─▶ the bridge after the last one ─▶
+//! the note ─▶ namespace
 //! ```
 //!
 //! A network is changed by one process at a time. The lock is also held by the plugins that it starts: if the process is killed,
@@ -14,11 +14,13 @@
 mod bridge;
 mod builtin;
 mod cni;
+mod conntrack;
 mod error;
 mod guard;
 mod link;
 mod lock;
 mod namespace;
+mod netlink;
 mod noted;
 mod program;
 mod resolver;
@@ -340,7 +342,10 @@ impl Network {
         let status = added.and_then(|()| connection.status());
         let status = status.and_then(|mut status| {
             if self.subnet.is_some() {
-                status.unguarded = guard::make(&mut locked, &table, &wire(connection)?, PATIENCE)?;
+                let wire = wire(connection)?;
+                status.unguarded = guard::make(&mut locked, &table, &wire, PATIENCE)?;
+                // When its ports are mapped: a datagram that comes before would be led to nobody, and the next ones, too.
+                forget(&self.id, &wire.addresses, &connection.mappings)?;
             }
             Ok(status)
         });
@@ -371,6 +376,7 @@ impl Network {
         let namespace = if namespace::is_there(&self.namespace) { &*self.namespace } else { Path::new("") };
         let mut locked = take_lock(&self.run_dir, &connection.list.name, cancel)?;
         let table = guard::table(&self.record, &self.id);
+        let addresses = self.addresses(connection)?;
         if let (By::Builtin, Some(subnet)) = (connection.by(), self.subnet) {
             let (id, run_dir) = (&*self.id, &*self.run_dir);
             Member { id, namespace, table: &table, run_dir, subnet, patience: PATIENCE }.remove(&mut locked)?;
@@ -379,10 +385,27 @@ impl Network {
             self.del(connection, &mut locked, &caller)?;
         }
         if self.subnet.is_some() {
+            forget(&self.id, &addresses, &[])?;
             guard::remove(&mut locked, &table, PATIENCE)?;
             bridge::remove_if_unused(&mut locked, &self.run_dir, PATIENCE)?;
         }
         noted::remove(self)
+    }
+
+    /// Its addresses on the built-in bridge: those of its result, and those that are taken in its name, as who took them may have been
+    /// killed before there was a result.
+    fn addresses(&self, connection: &Connection) -> Result<Vec<IpAddr>, Error> {
+        let Some(subnet) = self.subnet else { return Ok(Vec::new()) };
+        let mut all = bridge::leased(&self.run_dir, &self.id)?;
+        let taken = bridge::taken(&self.run_dir)?;
+        let is_anothers = |ip: &IpAddr| taken.iter().any(|(taken, _)| taken == ip) && !all.contains(ip);
+        let mut former = wire(connection).map_or(Vec::new(), |wire| wire.addresses);
+        // It was given back before a reboot, or before the process was killed that did it.
+        former.retain(|ip| !is_anothers(ip));
+        all.append(&mut former);
+        // The record that the result was read from may be manipulated.
+        all.retain(|ip| matches!(ip, IpAddr::V4(ip) if subnet.contains(*ip)));
+        Ok(all)
     }
 
     /// Calls the plugins, once more if ports are still mapped.
@@ -423,6 +446,11 @@ fn wire(connection: &Connection) -> Result<guard::Wire, Error> {
     let reason = "it does not say which interfaces are the two ends".to_owned();
     let wire = connection.result.as_ref().and_then(guard::Wire::of);
     wire.ok_or(Error::BadResult { network: connection.list.name.clone(), reason })
+}
+
+fn forget(whose: &str, addresses: &[IpAddr], mappings: &[Mapping]) -> Result<(), Error> {
+    let forgotten = conntrack::forget(addresses, mappings, PATIENCE);
+    forgotten.map_err(Error::system("make the kernel forget the connections of", whose))
 }
 
 /// Runs another program of the operator as CNI plugins are run: without an environment but `env` and a PATH, with a limit of its
@@ -466,6 +494,39 @@ mod tests {
             let error = of(name, value).unwrap_err();
             assert!(matches!(&error, Error::BadArgument { name: named, .. } if named == name), "{error}");
         }
+    }
+
+    #[test]
+    fn an_address_that_another_allocation_has_by_now_is_not_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let result = serde_json::json!({
+            "interfaces": [{ "name": "veth0" }, { "name": "eth0", "mac": "0a:58:0a:00:00:02", "sandbox": "/ns" }],
+            "ips": [{ "interface": 1, "address": "10.0.0.2/24" }, { "interface": 1, "address": "192.0.2.1/24" }],
+        });
+        let connection = Connection {
+            list: List::without_plugins(bridge::NAME),
+            dirs: Vec::new(),
+            args: String::new(),
+            mappings: Vec::new(),
+            result: Some(result),
+        };
+        let network = Network {
+            id: "a".to_owned(),
+            namespace: PathBuf::new(),
+            driver: None,
+            run_dir: dir.path().to_owned(),
+            record: PathBuf::new(),
+            subnet: "10.0.0.0/24".parse().ok(),
+            connection: Some(connection.clone()),
+        };
+        let own = || network.addresses(&connection).unwrap().iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(own(), ["10.0.0.2"], "what is not in the subnet was never its own");
+        let leases = bridge::leases(dir.path());
+        std::fs::create_dir_all(&leases).unwrap();
+        std::fs::write(leases.join("10.0.0.2"), "b\r\neth0").unwrap();
+        assert_eq!(own(), [""; 0]);
+        std::fs::write(leases.join("10.0.0.3"), "a\r\neth0").unwrap();
+        assert_eq!(own(), ["10.0.0.3"]);
     }
 
     #[test]

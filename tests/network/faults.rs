@@ -99,7 +99,8 @@ esac
             std::fs::write(file(name), text).unwrap();
         }
         let network = "mode = \"bridge\"\nport \"p\" {\n to = 80\n}";
-        let text = job("batch", &[group("g", "raw_exec", network, "true")]);
+        // The kernel remembers that it was there.
+        let text = job("batch", &[group("g", "raw_exec", network, "busybox ping -c 1 198.51.100.9")]);
         let plugins: &[&str] =
             if self.by == By::Plugins { &["--cni-path", self.plugins.to_str().unwrap()] } else { &[] };
         let mut run = self.site.start("faulty", &text, plugins);
@@ -143,6 +144,7 @@ esac
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_eq!(self.site.world.allocations(), 0, "{fault} of call {nth}, {hit}");
+        assert_eq!(self.site.connections(), BTreeSet::new(), "{fault} of call {nth}, {hit}");
     }
 }
 
@@ -164,7 +166,7 @@ fn no_fault_leaves_anything(by: By, least_calls: usize, least_points: usize) {
     let faulty = Faulty::new(by);
     let before = faulty.site.state();
     let (_, calls) = faulty.run(0, "");
-    assert_eq!(faulty.site.state(), before);
+    assert_eq!((faulty.site.state(), faulty.site.connections()), (before.clone(), BTreeSet::new()));
     assert!(calls > least_calls, "{calls} calls");
     if std::env::var("AGENTBIN_FULL").is_ok_and(|full| full == "1") {
         let mut points = 0;

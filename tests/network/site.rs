@@ -165,6 +165,21 @@ impl Site {
         all
     }
 
+    /// What the kernel remembers of connections, without what changes by itself.
+    #[expect(clippy::unused_self, reason = "what is looked at is this machine's, whose namespaces it holds")]
+    pub fn remembered(&self) -> BTreeSet<String> {
+        let is_fixed =
+            |word: &&str| ["src=", "dst=", "sport=", "dport=", "id="].iter().any(|key| word.starts_with(key));
+        let lines = done("cat", &["/proc/net/nf_conntrack"]);
+        let tuples = |line: &str| line.split(' ').filter(is_fixed).collect::<Vec<_>>().join(" ");
+        lines.lines().map(tuples).collect()
+    }
+
+    /// The same, without the kernel's own reports of multicast groups, which come when they please.
+    pub fn connections(&self) -> BTreeSet<String> {
+        self.remembered().into_iter().filter(|line| !line.contains("dst=224.0.0.22")).collect()
+    }
+
     pub fn gc(&self) {
         let out = self.world.agentbin(&["gc"]);
         assert_eq!(out.status, 0, "{out:?}");
