@@ -11,6 +11,8 @@ mod engine;
 mod faults;
 #[path = "network/guard.rs"]
 mod guard;
+#[path = "network/ipv6.rs"]
+mod ipv6;
 #[path = "support/random.rs"]
 mod random;
 #[path = "network/site.rs"]

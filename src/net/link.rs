@@ -1,7 +1,7 @@
 //! Interfaces, addresses and routes of one network namespace, by `rtnetlink(7)`.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd as _};
 
 use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL};
@@ -65,30 +65,42 @@ impl Links {
         self.0.ask(libc::RTM_NEWLINK, 0, &link(self.number(name)?, 0, true), &[])
     }
 
-    /// Gives an interface an address; one that it has counts as given.
-    pub(super) fn add_address(&self, name: &str, ip: Ipv4Addr, prefix: u8) -> io::Result<()> {
+    /// Gives an interface an address, without asking whether others have it; one that it has counts as given.
+    pub(super) fn add_address(&self, name: &str, ip: IpAddr, prefix: u8) -> io::Result<()> {
         let mut header = [0; ADDRESS];
-        header[0] = libc::AF_INET as u8;
         header[1] = prefix;
         header[4..].copy_from_slice(&self.number(name)?.to_ne_bytes());
-        let broadcast = u32::MAX.checked_shr(u32::from(prefix)).unwrap_or_default() | ip.to_bits();
-        let attributes = [
-            bytes(libc::IFA_LOCAL, &ip.octets()),
-            bytes(libc::IFA_ADDRESS, &ip.octets()),
-            bytes(libc::IFA_BROADCAST, &broadcast.to_be_bytes()),
-        ];
+        let attributes = match ip {
+            IpAddr::V4(ip) => {
+                header[0] = libc::AF_INET as u8;
+                let broadcast = u32::MAX.checked_shr(u32::from(prefix)).unwrap_or_default() | ip.to_bits();
+                vec![
+                    bytes(libc::IFA_LOCAL, &ip.octets()),
+                    bytes(libc::IFA_ADDRESS, &ip.octets()),
+                    bytes(libc::IFA_BROADCAST, &broadcast.to_be_bytes()),
+                ]
+            }
+            IpAddr::V6(ip) => {
+                header[0] = libc::AF_INET6 as u8;
+                header[2] = libc::IFA_F_NODAD as u8;
+                vec![bytes(libc::IFA_ADDRESS, &ip.octets())]
+            }
+        };
         unless(Errno::EXIST, self.create(libc::RTM_NEWADDR, &header, &attributes))
     }
 
     /// Sends what has no other route to this gateway.
-    pub(super) fn add_default_route(&self, gateway: Ipv4Addr) -> io::Result<()> {
+    pub(super) fn add_default_route(&self, gateway: IpAddr) -> io::Result<()> {
         let mut header = [0; ROUTE];
-        header[0] = libc::AF_INET as u8;
         header[4] = libc::RT_TABLE_MAIN;
         header[5] = libc::RTPROT_BOOT;
         header[6] = libc::RT_SCOPE_UNIVERSE;
         header[7] = libc::RTN_UNICAST;
-        let gateway = bytes(libc::RTA_GATEWAY, &gateway.octets());
+        let (family, gateway) = match gateway {
+            IpAddr::V4(ip) => (libc::AF_INET, bytes(libc::RTA_GATEWAY, &ip.octets())),
+            IpAddr::V6(ip) => (libc::AF_INET6, bytes(libc::RTA_GATEWAY, &ip.octets())),
+        };
+        header[0] = family as u8;
         unless(Errno::EXIST, self.create(libc::RTM_NEWROUTE, &header, &[gateway]))
     }
 
