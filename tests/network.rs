@@ -5,6 +5,8 @@
 
 #[path = "network/connections.rs"]
 mod connections;
+#[path = "network/doctor.rs"]
+mod doctor;
 #[path = "support/engine.rs"]
 mod engine;
 #[path = "network/faults.rs"]

@@ -258,6 +258,22 @@ fn drops_forwarded(locked: &mut Locked, tables: Tables, patience: Duration) -> R
     Ok(is_yes(tables.iptables, &words, &output)? && text.lines().any(|line| line != "-P FORWARD ACCEPT"))
 }
 
+/// What `iptables` does with forwarded packets that no rule of it knows; `None` where that cannot be determined.
+pub(super) fn forward_policy(locked: &mut Locked, with_ipv6: bool, patience: Duration) -> Option<String> {
+    let program = if with_ipv6 { V6.iptables } else { V4.iptables };
+    let output = call(locked, program, &["-S", "FORWARD"], "", patience).ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().find_map(|line| line.strip_prefix("-P FORWARD ")).map(str::to_owned)
+}
+
+/// Makes the rules that all allocations share, in a namespace where nobody needs them.
+pub(super) fn try_rules(locked: &mut Locked, by: By, subnets: Subnets, patience: Duration) -> Result<(), Error> {
+    match by {
+        By::Plugins => subnets.all().try_for_each(|subnet| allow(locked, subnet, patience)),
+        By::Builtin => builtin::share(locked, subnets, patience),
+    }
+}
+
 /// Whether the portmap plugin has left rules of an allocation: it reports success even if an `iptables` that it started was
 /// killed. Of its two chains either may be left; each is removed last of what belongs to it, because a rule that jumps to a chain keeps
 /// it from being deleted.

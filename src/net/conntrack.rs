@@ -119,6 +119,14 @@ pub(super) fn forget(addresses: &[IpAddr], mappings: &[Mapping], patience: Durat
     Ok(())
 }
 
+/// Why the kernel cannot be asked; nothing is forgotten.
+pub(super) fn lack() -> Option<io::Error> {
+    let mut header = [0; HEADER];
+    header[0] = libc::AF_INET as u8;
+    let listed = Socket::open(Some(NETFILTER)).and_then(|socket| socket.list(GET, &header, &mut |_| Ok(())));
+    listed.err()
+}
+
 fn forget_of(family: i32, stale: &Stale<'_>, deadline: Instant) -> io::Result<()> {
     // The list is not interrupted by other answers.
     let (list, change) = (Socket::open(Some(NETFILTER))?, Socket::open(Some(NETFILTER))?);

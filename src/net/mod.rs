@@ -16,6 +16,7 @@ mod builtin;
 mod cni;
 mod conntrack;
 mod error;
+mod examine;
 mod forward;
 mod guard;
 mod link;
@@ -36,6 +37,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 pub use error::Error;
+pub use examine::Finding;
 pub use namespace::socket_in;
 pub use noted::{Noted, all as noted};
 pub use program::Output;
