@@ -203,6 +203,13 @@ impl Plugins {
                 one,
                 crate::sys::task::spawn(async move {
                     let client = client?;
+                    // A client waits for a plugin that does not listen; who describes the node does not.
+                    let reached =
+                        tokio::time::timeout(PATIENCE, tokio::net::UnixStream::connect(client.socket())).await;
+                    if let Ok(Err(error)) = reached {
+                        let socket = client.socket().display();
+                        return Err(CsiError::invalid(format!("the plugin is not reached at {socket}: {error}")));
+                    }
                     let round =
                         tokio::time::timeout(PATIENCE, client.fingerprint(kind.is_node(), kind.is_controller()));
                     round.await.unwrap_or_else(|_| {

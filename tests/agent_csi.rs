@@ -1,0 +1,263 @@
+//! CSI volumes of the agent (F5, F7): the real `nomad` command, the real binary, and a real driver (`tests/csi`) as a task.
+
+#[path = "support/agent.rs"]
+mod agent;
+#[path = "support/csi_driver.rs"]
+mod csi_driver;
+#[path = "support/world.rs"]
+mod world;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use agent::{Agent, nomad, nomad_says};
+use csi_driver::{Driver, SHARED, SINGLE, binary, job, of_a_job, plugin_job};
+use world::{World, need_root};
+
+/// The parts of the agent's tests: the agent, the `nomad` command, and the driver as a task of a job.
+struct Cluster<'a> {
+    agent: Option<Agent<'a>>,
+    driver: &'a Driver,
+    nomad: PathBuf,
+}
+
+impl<'a> Cluster<'a> {
+    /// An agent on which the driver runs as the plugin `disk`.
+    fn start(test: &str, driver: &'a Driver, binary: &Path, more: &str) -> Option<Cluster<'a>> {
+        let Some(nomad) = nomad() else {
+            println!("SKIP: {test}: nomad is not installed; scripts/nomad builds it");
+            return None;
+        };
+        let cluster = Cluster { agent: Some(Agent::start(&driver.world)), driver, nomad };
+        let at = |name: &str| driver.path(name).display().to_string();
+        let args = format!("\"--state\", \"{}\", \"--log\", \"{}\"{more}", at("state"), at("calls"));
+        let text = plugin_job("raw_exec", binary.to_str().unwrap(), &args, "");
+        cluster.run_job("plugin.hcl", &text);
+        cluster.until("the plugin is healthy", &["plugin", "status", "disk"], "Nodes Healthy        = 1");
+        Some(cluster)
+    }
+
+    fn agent(&self) -> &Agent<'a> {
+        self.agent.as_ref().unwrap()
+    }
+
+    /// Another agent process takes the place of one that is killed.
+    fn kill_and_restart(&mut self) {
+        self.agent.take().unwrap().end(rustix::process::Signal::KILL);
+        self.agent = Some(Agent::start(&self.driver.world));
+    }
+
+    fn says(&self, args: &[&str]) -> (bool, String) {
+        nomad_says(&self.nomad, &self.driver.world, args)
+    }
+
+    #[track_caller]
+    fn run(&self, args: &[&str]) -> String {
+        let (fine, text) = self.says(args);
+        assert!(fine, "nomad {args:?}: {text}\n{}", self.agent().log());
+        text
+    }
+
+    #[track_caller]
+    fn refused(&self, args: &[&str], expected: &str) {
+        let (fine, text) = self.says(args);
+        assert!(!fine && text.contains(expected), "nomad {args:?} should say {expected:?}: {text}");
+    }
+
+    /// Waits until a command says something.
+    #[track_caller]
+    fn until(&self, what: &str, args: &[&str], expected: &str) -> String {
+        self.agent().until(what, || {
+            let (_, text) = self.says(args);
+            text.contains(expected).then_some(text)
+        })
+    }
+
+    fn run_job(&self, name: &str, text: &str) {
+        let file = self.driver.world.file(name, text);
+        self.run(&["job", "run", "-detach", file.to_str().unwrap()]);
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        self.driver.world.file(name, text).display().to_string()
+    }
+}
+
+/// The specification of a volume of the plugin `disk`.
+fn volume_file(id: &str, capacity: &str, access: &str, more: &str) -> String {
+    format!(
+        "type = \"csi\"\nid = \"{id}\"\nname = \"volume-{id}\"\nplugin_id = \"disk\"\ncapacity_min = \"{capacity}\"\n\
+         capability {{\n access_mode = \"{access}\"\n attachment_mode = \"file-system\"\n}}\n\
+         secrets {{\n token = \"t0ken-of-a-volume\"\n}}\nmount_options {{\n mount_flags = [\"password=fl4g-of-a-volume\"]\n}}\n{more}"
+    )
+}
+
+/// A service that keeps its volume until it is stopped.
+fn holder(id: &str, access: &str, script: &str) -> String {
+    let waits = format!("trap 'exit 0' INT TERM; {script}; echo up; while :; do sleep 1 & wait $!; done");
+    let text = job(access, "", "", &waits).replace("job \"csi\"", &format!("job \"{id}\""));
+    text.replace("type = \"batch\"", "type = \"service\"")
+}
+
+#[test]
+fn f7_the_real_command_makes_uses_expands_and_deletes_a_volume() {
+    need_root!();
+    let test = "f7_the_real_command_makes_uses_expands_and_deletes_a_volume";
+    let Some(binary) = binary(test) else { return };
+    let driver = of_a_job(World::new());
+    let Some(mut cluster) = Cluster::start(test, &driver, binary, ", \"--attach\"") else { return };
+    let file = cluster.file("data.hcl", &volume_file("data", "1MiB", SINGLE, ""));
+    let other = cluster.file("other.hcl", &volume_file("data", "1MiB", SINGLE, "").replace("\"disk\"", "\"none\""));
+    assert!(cluster.run(&["volume", "status", "-type", "csi"]).contains("No CSI volumes"));
+    cluster.refused(&["volume", "create", &other], "no CSI plugin named: none could be found");
+    let created = cluster.run(&["volume", "create", &file]);
+    assert!(created.contains("Created external volume") && created.contains("with ID data"), "{created}");
+    let shown = cluster.run(&["volume", "status", "-type", "csi", "data"]);
+    for line in
+        ["Schedulable          = true", "Nodes Expected       = 1", "Capacity             = 1.0 MiB", "[REDACTED]"]
+    {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+
+    // One writes, the other one waits for the end of that, and the plugin is asked once for each step.
+    let steps = ["ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume"];
+    cluster.run_job("one.hcl", &holder("one", SINGLE, "echo kept > /data/file"));
+    let one = cluster.agent().alloc("one", "running", "");
+    assert_eq!(driver.calls(), steps);
+    let short = &one["ID"].as_str().unwrap()[..8];
+    let shown = cluster.run(&["volume", "status", "-type", "csi", "data"]);
+    assert!(shown.contains(short) && shown.contains("Access Mode          = single-node-writer"), "{shown}");
+    let listed = cluster.run(&["volume", "status", "-type", "csi"]);
+    assert!(listed.contains("single-node-writer") && listed.contains("disk"), "{listed}");
+    cluster.refused(&["volume", "deregister", "data"], "volume in use: data");
+    let forced = cluster.agent().ask("DELETE", "/v1/volume/csi/data?force=true", "");
+    assert_eq!(forced, (500, "volume in use: data".to_owned()));
+    cluster.refused(&["volume", "delete", "data"], "volume in use: data");
+    cluster.run_job("two.hcl", &holder("two", SINGLE, "cat /data/file"));
+    let blocked = "CSI volume data has exhausted its available writer claims";
+    cluster.until("the second job waits", &["job", "status", "two"], blocked);
+    cluster.kill_and_restart();
+    cluster.agent().alloc("one", "running", "");
+    assert_eq!(driver.calls(), steps, "the volume stays where it is");
+    cluster.run(&["job", "stop", "-detach", "one"]);
+    let two = cluster.agent().alloc("two", "running", "");
+    cluster.agent().until("the second job reads what the first one wrote", || {
+        cluster.agent().output(&two, "t").contains("kept").then_some(())
+    });
+    let undone = ["NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume"];
+    assert_eq!(driver.calls(), [&steps[..], &undone, &steps].concat());
+
+    // It grows while it is used, is copied, and is deleted when nobody uses it.
+    let larger = cluster.file("data.hcl", &volume_file("data", "2MiB", SINGLE, ""));
+    cluster.run(&["volume", "create", &larger]);
+    assert!(cluster.run(&["volume", "status", "-type", "csi", "data"]).contains("= 2.0 MiB"));
+    let count = |call: &str| driver.entries().iter().filter(|e| e["call"] == call && e["phase"] == "begin").count();
+    assert_eq!((count("ControllerExpandVolume"), count("NodeExpandVolume")), (1, 0), "a directory has no file system");
+    let renamed = cluster.file("renamed.hcl", &volume_file("data", "2MiB", SINGLE, "").replace("volume-data", "x"));
+    cluster.refused(&["volume", "register", &renamed], "volume name cannot be updated");
+    let taken = cluster.run(&["volume", "snapshot", "create", "data", "snap"]);
+    let snapshot = taken.lines().nth(1).and_then(|line| line.split_whitespace().next()).unwrap().to_owned();
+    let list = cluster.run(&["volume", "snapshot", "list", "-plugin", "disk"]);
+    assert!(list.contains(&snapshot), "{list} {taken}");
+    let copy =
+        cluster.file("copy.hcl", &volume_file("copy", "2MiB", SINGLE, &format!("snapshot_id = \"{snapshot}\"\n")));
+    cluster.run(&["volume", "create", &copy]);
+    cluster.run(&["volume", "delete", "copy"]);
+    cluster.run(&["volume", "snapshot", "delete", "disk", &snapshot]);
+    cluster.refused(&["volume", "snapshot", "delete", "none", &snapshot], "no such plugin");
+    let verbose = cluster.run(&["volume", "status", "-type", "csi", "-verbose"]);
+    assert!(verbose.contains("external volumes") || verbose.contains("External ID"), "{verbose}");
+    cluster.run(&["job", "stop", "-detach", "two"]);
+    cluster.until("nobody uses it", &["volume", "status", "-type", "csi", "data"], "Access Mode          = <none>");
+    let node = cluster.agent().get("/v1/nodes")[0]["ID"].as_str().unwrap().to_owned();
+    cluster.run(&["volume", "detach", "data", &node[..8]]);
+    cluster.run(&["volume", "delete", "data"]);
+    cluster.refused(&["volume", "delete", "data"], "data");
+    assert_eq!(std::fs::read_dir(driver.path("state/volumes")).unwrap().count(), 0);
+    assert_eq!(driver.left(), Vec::<String>::new());
+
+    // No secret is where others could read it.
+    let world = &driver.world;
+    let out = Command::new("grep")
+        .args(["-r", "-l", "-a", "-E", "t0ken-of-a-volume|fl4g-of-a-volume", "-s"])
+        .arg(world.data_dir())
+        .output();
+    assert_eq!(String::from_utf8_lossy(&out.unwrap().stdout), "");
+    assert!(!cluster.agent().log().contains("of-a-volume"));
+    cluster.run(&["job", "stop", "-detach", "plugin"]);
+    cluster.until("the plugin is gone", &["plugin", "status"], "No CSI plugins");
+    cluster.agent.take().unwrap().wind_up();
+}
+
+#[test]
+fn f7_plugins_end_last() {
+    need_root!();
+    let Some(binary) = binary("f7_plugins_end_last") else { return };
+    let driver = of_a_job(World::new());
+    let Some(mut cluster) = Cluster::start("f7_plugins_end_last", &driver, binary, "") else { return };
+    let file = cluster.file("data.hcl", &volume_file("data", "1MiB", SHARED, ""));
+    cluster.run(&["volume", "create", &file]);
+    for id in ["one", "two"] {
+        cluster.run_job(&format!("{id}.hcl"), &holder(id, SHARED, "true"));
+        cluster.agent().alloc(id, "running", "");
+    }
+    let node = cluster.agent().get("/v1/nodes")[0]["ID"].as_str().unwrap().to_owned();
+    cluster.run(&["node", "drain", "-enable", "-yes", "-deadline", "60s", &node]);
+    assert_eq!(driver.left(), Vec::<String>::new());
+    let calls = driver.calls();
+    let count = |name: &str| calls.iter().filter(|call| *call == name).count();
+    let counts = ["NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"].map(count);
+    assert_eq!(counts, [1, 2, 2, 1], "{calls:?}");
+    for id in ["one", "two", "plugin"] {
+        cluster.run(&["job", "stop", "-detach", id]);
+    }
+    cluster.run(&["volume", "deregister", "data"]);
+    cluster.agent.take().unwrap().wind_up();
+}
+
+#[test]
+fn f7_the_file_system_of_a_volume_grows_below_its_task() {
+    need_root!();
+    let test = "f7_the_file_system_of_a_volume_grows_below_its_task";
+    let Some(binary) = binary(test) else { return };
+    if !Path::new("/dev/loop-control").exists() {
+        assert!(std::env::var_os("CI").is_none(), "needs loop devices");
+        println!("SKIP: {test}: needs loop devices");
+        return;
+    }
+    let driver = of_a_job(World::new());
+    let Some(mut cluster) = Cluster::start(test, &driver, binary, "") else { return };
+    let spec = |size: &str| {
+        volume_file("data", size, SINGLE, "parameters {\n backend = \"loop\"\n}\n")
+            .replace("mount_flags", "fs_type = \"ext4\"\n mount_flags")
+            .replace("password=fl4g-of-a-volume", "noatime")
+    };
+    let file = cluster.file("data.hcl", &spec("16MiB"));
+    cluster.run(&["volume", "create", &file]);
+    cluster.run_job("one.hcl", &holder("one", SINGLE, "stat -f -c 'blocks %b' /data"));
+    let one = cluster.agent().alloc("one", "running", "");
+    let file = cluster.file("data.hcl", &spec("32MiB"));
+    // The kernel grows a mounted file system only for who has this capability.
+    let may_grow = caps::has_cap(None, caps::CapSet::Effective, caps::Capability::CAP_SYS_RESOURCE).unwrap();
+    if may_grow {
+        cluster.run(&["volume", "create", &file]);
+    } else {
+        cluster.refused(&["volume", "create", &file], "unable to expand volume: NodeExpandVolume of ");
+    }
+    let count = |call: &str| driver.entries().iter().filter(|e| e["call"] == call && e["phase"] == "begin").count();
+    assert_eq!((count("ControllerExpandVolume"), count("NodeExpandVolume")), (1, 1));
+    let id = one["ID"].as_str().unwrap();
+    let larger = cluster.run(&["alloc", "exec", "-task", "t", id, "stat", "-f", "-c", "blocks %b", "/data"]);
+    let blocks = |text: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix("blocks "));
+        line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or_else(|| panic!("{text}"))
+    };
+    let before = blocks(&cluster.agent().output(&one, "t"));
+    assert_eq!(blocks(&larger) > before * 3 / 2, may_grow, "{before} {larger}");
+    cluster.run(&["job", "stop", "-detach", "one"]);
+    cluster.until("nobody uses it", &["volume", "status", "-type", "csi", "data"], "Access Mode          = <none>");
+    cluster.run(&["volume", "delete", "data"]);
+    cluster.run(&["job", "stop", "-detach", "plugin"]);
+    cluster.until("the plugin is gone", &["plugin", "status"], "No CSI plugins");
+    cluster.agent.take().unwrap().wind_up();
+}
