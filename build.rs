@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     generate(&["nomad/executor.proto"], &["hclspec", "structs", "drivers"])?;
     generate(&["goplugin/plugin.proto", "nomad/logmon.proto", "nomad/docker_logger.proto"], &[])?;
     // Requests hold secrets, and mount flags that are some: none of its messages can be printed.
-    generate_with(&["csi/csi.proto"], &[], |prost| prost.skip_debug(["."]))?;
+    generate_with(&["csi/csi.proto"], &[], |prost| prost.skip_debug(["."]).build_client(false).build_server(false))?;
     erase()?;
     pack_zones()?;
     // Relocations in a tenth of the space. A linker that does not know the word says so and goes on.

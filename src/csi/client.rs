@@ -12,26 +12,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use prost::Message as _;
+use prost::bytes::Bytes;
 use rustix::fs::{FileType, Mode, OFlags};
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
-use tonic::{Code, Response, Status};
+use tonic::{Code, Status};
 
+use super::calls::Call;
 use super::error::CsiError;
 use super::retry::{TRY, Tries};
+use crate::wire::Answering;
 
 /// A unix socket's path must fit into `sockaddr_un` with its NUL.
 const MAX_SOCKET_PATH: usize = 107;
 /// Timeout for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
-pub(super) type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
+type Answer = Answering<Bytes>;
 
 /// The calls of a plugin. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
     socket: Arc<Path>,
-    pub(super) channel: Channel,
+    channel: Channel,
     each_try: Duration,
 }
 
@@ -86,12 +90,30 @@ impl Client {
     }
 
     /// Makes a call, and retries it where the answer allows it. `subject` is the object named in errors.
-    pub(super) async fn call<T>(
+    pub(super) async fn ask<R: Call>(&self, subject: &str, request: R) -> Result<R::Answer, CsiError> {
+        let answer = self.ask_bytes(R::NAME, subject, R::PATH, request.encode_to_vec().into()).await?;
+        R::Answer::decode(&answer[..]).map_err(|error| undecoded(R::NAME, subject, &error))
+    }
+
+    /// The same for all types of messages.
+    fn ask_bytes<'a>(
+        &'a self,
+        call: &'static str,
+        subject: &'a str,
+        path: &'static str,
+        request: Bytes,
+    ) -> Pin<Box<dyn Future<Output = Result<Bytes, CsiError>> + Send + 'a>> {
+        Box::pin(async move {
+            self.retried(call, subject, &|| crate::wire::call(self.channel.clone(), path, request.clone())).await
+        })
+    }
+
+    async fn retried(
         &self,
         call: &'static str,
         subject: &str,
-        ask: &(dyn Fn() -> Answer<T> + Send + Sync),
-    ) -> Result<T, CsiError> {
+        ask: &(dyn Fn() -> Answer + Send + Sync),
+    ) -> Result<Bytes, CsiError> {
         let mut tries = Tries::default();
         loop {
             let answer = tokio::time::timeout(self.each_try, ask()).await;
@@ -109,6 +131,10 @@ impl Client {
             tokio::time::sleep(wait).await;
         }
     }
+}
+
+fn undecoded(call: &'static str, subject: &str, error: &prost::DecodeError) -> CsiError {
+    CsiError::answer(call, subject, &Status::internal(format!("its answer cannot be read: {error}")))
 }
 
 /// An answer of the plugin has no source error on this side. Everything else is a connection that broke or could not be made.
@@ -145,21 +171,6 @@ async fn connect(path: PathBuf) -> io::Result<TokioIo<UnixStream>> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// Makes a call of a generated client by its name. Each try builds a separate request.
-macro_rules! ask {
-    ($self:expr, $client:ident, $method:ident, $call:literal, $subject:expr, $request:expr) => {{
-        let request = $request;
-        let channel = &$self.channel;
-        $self
-            .call($call, $subject, &move || {
-                let (mut client, request) = ($client::new(channel.clone()), request.clone());
-                Box::pin(async move { client.$method(request).await })
-            })
-            .await
-    }};
-}
-pub(super) use ask;
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -172,27 +183,28 @@ mod tests {
         let asked = AtomicU32::new(0);
         let asked = &asked;
         let failing = |status: Status, until: u32| {
-            move || -> Answer<u32> {
+            move || -> Answer {
                 let number = asked.fetch_add(1, Ordering::Relaxed);
-                let answer = if number < until { Err(status.clone()) } else { Ok(Response::new(number)) };
+                let bytes = Bytes::from(number.to_string());
+                let answer = if number < until { Err(status.clone()) } else { Ok(tonic::Response::new(bytes)) };
                 Box::pin(std::future::ready(answer))
             }
         };
-        assert_eq!(client.call("Probe", "p", &failing(Status::unavailable("x"), 4)).await.unwrap(), 4);
+        assert_eq!(client.retried("Probe", "p", &failing(Status::unavailable("x"), 4)).await.unwrap(), "4");
         asked.store(0, Ordering::Relaxed);
-        let error = client.call("Probe", "p", &failing(Status::internal("broken"), 1)).await.unwrap_err();
+        let error = client.retried("Probe", "p", &failing(Status::internal("broken"), 1)).await.unwrap_err();
         assert!(error.to_string().contains("Probe of p") && error.to_string().contains("broken"), "{error}");
         assert_eq!(asked.load(Ordering::Relaxed), 1);
         asked.store(0, Ordering::Relaxed);
-        let error = client.call("ListVolumes", "p", &failing(Status::aborted("token"), 1)).await.unwrap_err();
+        let error = client.retried("ListVolumes", "p", &failing(Status::aborted("token"), 1)).await.unwrap_err();
         assert!(error.to_string().contains("starting token is invalid"), "{error}");
         // A plugin that does not answer is tried three times.
         asked.store(0, Ordering::Relaxed);
-        let silent = || -> Answer<u32> {
+        let silent = || -> Answer {
             asked.fetch_add(1, Ordering::Relaxed);
             Box::pin(std::future::pending())
         };
-        let error = client.call("Probe", "p", &silent).await.unwrap_err();
+        let error = client.retried("Probe", "p", &silent).await.unwrap_err();
         assert!(error.to_string().contains("no answer within 3s"), "{error}");
         assert_eq!(asked.load(Ordering::Relaxed), 3);
     }

@@ -4,12 +4,10 @@
 use std::time::SystemTime;
 
 use super::capability::{Capability, Secrets};
-use super::client::{Client, ask};
+use super::client::Client;
 use super::error::CsiError;
 use crate::spec::collections::BTreeMap;
 use crate::wire::csi as wire;
-use crate::wire::csi::controller_client::ControllerClient;
-use crate::wire::csi::node_client::NodeClient;
 use crate::wire::csi::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 
 /// A location by the plugin's topology: domains with their values.
@@ -175,7 +173,7 @@ impl Client {
     /// See [`CsiError`]; the same holds for all other calls.
     pub async fn create_volume(&self, new: &NewVolume) -> Result<Created, CsiError> {
         let request = new.request()?;
-        let said = ask!(self, ControllerClient, create_volume, "CreateVolume", &new.name, request)?;
+        let said = self.ask(&new.name, request).await?;
         let created = created(said.volume);
         needed(&format!("the id of volume {} in the plugin's answer", new.name), &created.id)?;
         Ok(created)
@@ -188,7 +186,7 @@ impl Client {
     pub async fn delete_volume(&self, id: &str, secrets: &Secrets) -> Result<(), CsiError> {
         needed("the volume's id", id)?;
         let request = wire::DeleteVolumeRequest { volume_id: id.to_owned(), secrets: secrets.wire() };
-        ask!(self, ControllerClient, delete_volume, "DeleteVolume", id, request).map(drop)
+        self.ask(id, request).await.map(drop)
     }
 
     /// Checks that a volume exists and supports this use.
@@ -204,8 +202,7 @@ impl Client {
             ..wire::ValidateVolumeCapabilitiesRequest::default()
         };
         let call = "ValidateVolumeCapabilities";
-        let said =
-            ask!(self, ControllerClient, validate_volume_capabilities, "ValidateVolumeCapabilities", id, request)?;
+        let said = self.ask(id, request).await?;
         let refused = |why: &str| CsiError::invalid(format!("{call} of {id}: {why}"));
         match said.confirmed {
             Some(confirmed) => compare(wanted, &confirmed.volume_capabilities).map_err(|why| refused(&why)),
@@ -238,7 +235,7 @@ impl Client {
             secrets: secrets.wire(),
             volume_capability: capability.map(Capability::wire),
         };
-        let said = ask!(self, ControllerClient, controller_expand_volume, "ControllerExpandVolume", id, request)?;
+        let said = self.ask(id, request).await?;
         Ok((said.capacity_bytes, said.node_expansion_required))
     }
 
@@ -263,7 +260,7 @@ impl Client {
             volume_capability: Some(capability.wire()),
             ..wire::NodeExpandVolumeRequest::default()
         };
-        Ok(ask!(self, NodeClient, node_expand_volume, "NodeExpandVolume", id, request)?.capacity_bytes)
+        Ok(self.ask(id, request).await?.capacity_bytes)
     }
 
     /// The usage of a volume at a path in the plugin's view: available, total and used bytes.
@@ -278,7 +275,7 @@ impl Client {
             volume_path: path.to_owned(),
             staging_target_path: String::new(),
         };
-        let said = ask!(self, NodeClient, node_get_volume_stats, "NodeGetVolumeStats", id, request)?;
+        let said = self.ask(id, request).await?;
         let bytes = said.usage.iter().find(|one| one.unit() == wire::volume_usage::Unit::Bytes);
         Ok(bytes.map(|bytes| (bytes.available, bytes.total, bytes.used)))
     }
@@ -289,7 +286,7 @@ impl Client {
     /// See [`CsiError`].
     pub async fn list_volumes(&self, most: u16, token: &str) -> Result<Page<VolumeEntry>, CsiError> {
         let request = wire::ListVolumesRequest { max_entries: most.into(), starting_token: token.to_owned() };
-        let said = ask!(self, ControllerClient, list_volumes, "ListVolumes", "the plugin", request)?;
+        let said = self.ask("the plugin", request).await?;
         let entry = |entry: wire::list_volumes_response::Entry| VolumeEntry {
             volume: created(entry.volume),
             nodes: entry.status.unwrap_or_default().published_node_ids,
@@ -317,7 +314,7 @@ impl Client {
             parameters: parameters.clone().into_iter().collect(),
             accessibility_requirements: None,
         };
-        Ok(snapshot(ask!(self, ControllerClient, create_snapshot, "CreateSnapshot", name, request)?.snapshot))
+        Ok(snapshot(self.ask(name, request).await?.snapshot))
     }
 
     /// Deletes a snapshot; succeeds if it does not exist.
@@ -327,7 +324,7 @@ impl Client {
     pub async fn delete_snapshot(&self, id: &str, secrets: &Secrets) -> Result<(), CsiError> {
         needed("the snapshot's id", id)?;
         let request = wire::DeleteSnapshotRequest { snapshot_id: id.to_owned(), secrets: secrets.wire() };
-        ask!(self, ControllerClient, delete_snapshot, "DeleteSnapshot", id, request).map(drop)
+        self.ask(id, request).await.map(drop)
     }
 
     /// As [`Client::list_volumes`], of snapshots.
@@ -341,7 +338,7 @@ impl Client {
             secrets: secrets.wire(),
             ..wire::ListSnapshotsRequest::default()
         };
-        let said = ask!(self, ControllerClient, list_snapshots, "ListSnapshots", "the plugin", request)?;
+        let said = self.ask("the plugin", request).await?;
         Ok(page(said.entries, most, |entry| snapshot(entry.snapshot), said.next_token))
     }
 }

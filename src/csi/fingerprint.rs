@@ -1,14 +1,11 @@
 //! Properties and capabilities of a plugin: queried once, afterwards only its health.
 
-use super::client::{Client, ask};
+use super::client::Client;
 use super::error::CsiError;
 use crate::spec::collections::BTreeMap;
 use crate::wire::csi as wire;
-use crate::wire::csi::controller_client::ControllerClient;
 use crate::wire::csi::controller_service_capability::Type as ControllerType;
 use crate::wire::csi::controller_service_capability::rpc::Type as ControllerRpc;
-use crate::wire::csi::identity_client::IdentityClient;
-use crate::wire::csi::node_client::NodeClient;
 use crate::wire::csi::node_service_capability::Type as NodeType;
 use crate::wire::csi::node_service_capability::rpc::Type as NodeRpc;
 use crate::wire::csi::plugin_capability::Type as PluginType;
@@ -140,7 +137,7 @@ impl Client {
     /// # Errors
     /// See [`CsiError`]; the same holds for all other calls.
     pub async fn probe(&self) -> Result<bool, CsiError> {
-        let answer = ask!(self, IdentityClient, probe, "Probe", &self.name(), wire::ProbeRequest {})?;
+        let answer = self.ask(&self.name(), wire::ProbeRequest {}).await?;
         Ok(answer.ready.unwrap_or(true))
     }
 
@@ -151,14 +148,14 @@ impl Client {
     pub async fn info(&self) -> Result<PluginInfo, CsiError> {
         let name = &self.name();
         let request = wire::GetPluginInfoRequest {};
-        let info = ask!(self, IdentityClient, get_plugin_info, "GetPluginInfo", name, request)?;
+        let info = self.ask(name, request).await?;
         if info.name.is_empty() {
             return Err(CsiError::invalid(format!(
                 "{name}: the plugin has no name; use one that answers GetPluginInfo"
             )));
         }
         let request = wire::GetPluginCapabilitiesRequest {};
-        let said = ask!(self, IdentityClient, get_plugin_capabilities, "GetPluginCapabilities", name, request)?;
+        let said = self.ask(name, request).await?;
         let has = |service| {
             said.capabilities
                 .iter()
@@ -178,8 +175,7 @@ impl Client {
     /// See [`CsiError`].
     pub async fn controller_flags(&self) -> Result<ControllerFlags, CsiError> {
         let (name, request) = (&self.name(), wire::ControllerGetCapabilitiesRequest {});
-        let said =
-            ask!(self, ControllerClient, controller_get_capabilities, "ControllerGetCapabilities", name, request)?;
+        let said = self.ask(name, request).await?;
         let has = |kind| {
             said.capabilities
                 .iter()
@@ -207,14 +203,14 @@ impl Client {
     /// Also fails when the node has no id.
     pub async fn node_info(&self) -> Result<NodeInfo, CsiError> {
         let name = &self.name();
-        let info = ask!(self, NodeClient, node_get_info, "NodeGetInfo", name, wire::NodeGetInfoRequest {})?;
+        let info = self.ask(name, wire::NodeGetInfoRequest {}).await?;
         if info.node_id.is_empty() {
             return Err(CsiError::invalid(format!(
                 "{name}: plugin failed to return nodeid; give the plugin an id of its node"
             )));
         }
         let request = wire::NodeGetCapabilitiesRequest {};
-        let said = ask!(self, NodeClient, node_get_capabilities, "NodeGetCapabilities", name, request)?;
+        let said = self.ask(name, request).await?;
         let has = |kind| {
             said.capabilities.iter().any(|one| matches!(&one.r#type, Some(NodeType::Rpc(rpc)) if rpc.r#type() == kind))
         };

@@ -6,6 +6,7 @@
 //! Manager::leave ─▶ the same, until nobody uses it and nothing of it is there
 //! ```
 
+mod calls;
 mod capability;
 mod client;
 mod controller;

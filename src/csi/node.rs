@@ -9,15 +9,13 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use super::capability::{AttachmentMode, Capability, Secrets, Usage};
-use super::client::{Client, ask};
+use super::client::Client;
 use super::error::CsiError;
 use super::fingerprint::Fingerprint;
 use super::usage::{Needs, Step};
 use crate::spec::collections::BTreeMap;
 use crate::sys::path::Root;
 use crate::wire::csi as wire;
-use crate::wire::csi::controller_client::ControllerClient;
-use crate::wire::csi::node_client::NodeClient;
 
 /// Longest name that is used unhashed in a path, in bytes.
 const LONGEST_NAME: usize = 180;
@@ -269,7 +267,7 @@ impl Plugin {
             volume_context: map(&volume.context),
         };
         let (client, id) = (&self.controller, &volume.id.id);
-        let said = ask!(client, ControllerClient, controller_publish_volume, "ControllerPublishVolume", id, request)?;
+        let said = client.ask(id, request).await?;
         Ok(said.publish_context.into_iter().collect())
     }
 
@@ -280,7 +278,7 @@ impl Plugin {
             node_id: self.node_id(),
             secrets: work.volume.secrets.wire(),
         };
-        ask!(client, ControllerClient, controller_unpublish_volume, "ControllerUnpublishVolume", id, request).map(drop)
+        client.ask(id, request).await.map(drop)
     }
 
     async fn stage(&self, work: &Work) -> Result<(), CsiError> {
@@ -295,13 +293,13 @@ impl Plugin {
             secrets: volume.secrets.wire(),
             volume_context: map(&volume.context),
         };
-        ask!(client, NodeClient, node_stage_volume, "NodeStageVolume", id, request).map(drop)
+        client.ask(id, request).await.map(drop)
     }
 
     async fn unstage(&self, work: &Work) -> Result<(), CsiError> {
         let (client, id) = (&self.client, &work.volume.id.id);
         let request = wire::NodeUnstageVolumeRequest { volume_id: id.clone(), staging_target_path: self.staging(work) };
-        let done = ask!(client, NodeClient, node_unstage_volume, "NodeUnstageVolume", id, request).map(drop);
+        let done = client.ask(id, request).await.map(drop);
         ignored(done)?;
         self.places.at(staging(&work.volume.id, &work.usage), remove).await
     }
@@ -321,7 +319,7 @@ impl Plugin {
             secrets: volume.secrets.wire(),
             volume_context: map(&volume.context),
         };
-        ask!(client, NodeClient, node_publish_volume, "NodePublishVolume", id, request).map(drop)
+        client.ask(id, request).await.map(drop)
     }
 
     async fn unpublish(&self, user: &str, work: &Work) -> Result<(), CsiError> {
@@ -329,7 +327,7 @@ impl Plugin {
         let target = target(user, &work.volume.id, &work.usage, work.read_only);
         let request =
             wire::NodeUnpublishVolumeRequest { volume_id: id.clone(), target_path: self.places.shown(&target) };
-        let done = ask!(client, NodeClient, node_unpublish_volume, "NodeUnpublishVolume", id, request).map(drop);
+        let done = client.ask(id, request).await.map(drop);
         ignored(done)?;
         self.places.at(target, remove).await
     }

@@ -14,11 +14,13 @@ use tonic::body::Body;
 use tonic::codec::{DecodeBuf, Decoder, EnabledCompressionEncodings, EncodeBuf, Encoder};
 use tonic::codegen::{Body as HttpBody, StdError, http};
 use tonic::server::{Grpc, ServerStreamingService, StreamingService, UnaryService};
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status, client};
 use tonic_prost::ProstCodec;
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-type Answering<T> = Boxed<Result<Response<T>, Status>>;
+/// A call with one answer.
+pub(crate) type Answering<T> = Boxed<Result<Response<T>, Status>>;
 type Messages = Pin<Box<dyn Stream<Item = Result<Bytes, Status>> + Send>>;
 
 /// Messages as they are.
@@ -218,4 +220,14 @@ where
     let answer = Box::pin(client.unary(request.map(|message| write(&message)), path, Codec)).await?;
     let (metadata, message, extensions) = answer.into_parts();
     Ok(Response::from_parts(metadata, read(&message)?, extensions))
+}
+
+/// A call of the method at `path` with a message and its answer as bytes: one copy of its code for all methods.
+pub(crate) fn call(channel: Channel, path: &'static str, message: Bytes) -> Answering<Bytes> {
+    Box::pin(async move {
+        let mut client = client::Grpc::new(channel);
+        let unready = |error: tonic::transport::Error| Status::from_error(error.into());
+        client.ready().await.map_err(unready)?;
+        client.unary(Request::new(message), http::uri::PathAndQuery::from_static(path), Codec).await
+    })
 }

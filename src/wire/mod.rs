@@ -2,6 +2,8 @@
 
 pub mod cty;
 mod erased;
+
+pub(crate) use erased::{Answering, call};
 pub mod msgpack;
 pub mod schema;
 
