@@ -96,6 +96,7 @@ const BY_NAME: &[(&str, &str)] = &[
     ("logs/ship/record.rs", "records in our own folder"),
     ("net/bridge.rs", "our own directory of leases, and our mark"),
     ("net/builtin.rs", "our own directory of leases, and settings of the kernel"),
+    ("net/forward.rs", "settings of the kernel"),
     ("net/cni.rs", "the operator's CNI configurations and plugins, which are checked"),
     ("net/namespace.rs", "our own directory of namespaces"),
     ("net/resolver.rs", "the host's resolver configuration"),

@@ -3,12 +3,18 @@
 //! Each test has a machine of its own (`site`), and what a run leaves there is found by comparing all of it with what was there
 //! before.
 
+#[path = "network/connections.rs"]
+mod connections;
+#[path = "network/doctor.rs"]
+mod doctor;
 #[path = "support/engine.rs"]
 mod engine;
 #[path = "network/faults.rs"]
 mod faults;
 #[path = "network/guard.rs"]
 mod guard;
+#[path = "network/ipv6.rs"]
+mod ipv6;
 #[path = "support/random.rs"]
 mod random;
 #[path = "network/site.rs"]

@@ -576,10 +576,12 @@ async fn assemble(
     policy::configure(&operator.config, &machine.drivers, &plugins, args.dev)?;
     let all = machine.drivers.keys().cloned().collect();
     let told = machine::fingerprints(&machine.drivers, &all).await;
+    let subnets = operator.config.subnets(machine.networks.subnets);
     let node = Arc::make_mut(&mut machine.node);
     node.meta.extend(operator.config.meta);
     node.add_drivers(&told);
     machine.ports = machine.ports.with(operator.networks, DYNAMIC_PORTS);
+    machine.networks.subnets = subnets;
     machine.volumes = operator.volumes;
     if cgroups.regime == Regime::Off {
         let why = cgroups.why_off();

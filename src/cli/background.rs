@@ -15,7 +15,7 @@ use crate::alloc::{
     HostVolume, KeptSockets, Machine, Owner, OwnerError, OwnerLock, RunFile, RunId, ValuesFile, machine,
 };
 use crate::logs::ship::Sink;
-use crate::net::{Networks, Subnet};
+use crate::net::{Networks, Subnet, Subnets};
 use crate::spec::DriverConfig;
 use crate::spec::collections::BTreeMap;
 use crate::spec::json;
@@ -41,6 +41,9 @@ pub(super) struct Settings {
     cni_config_dir: PathBuf,
     cni_path: Vec<PathBuf>,
     subnet: Subnet,
+    /// Missing in files of earlier versions.
+    #[serde(default)]
+    subnet_ipv6: Option<Subnet>,
     pub(super) quiet: bool,
     /// The job's payload for `dispatch_payload`, in base64; missing in files of earlier versions.
     #[serde(default)]
@@ -76,7 +79,7 @@ impl Settings {
             path: given.path.clone(),
             read_only: given.read_only,
         };
-        let Networks { config_dir, plugin_dirs, subnet, .. } = &machine.networks;
+        let Networks { config_dir, plugin_dirs, subnets, .. } = &machine.networks;
         Ok(Settings {
             host_env: machine.host_env.clone(),
             cgroup_parent: args.cgroup_parent.clone(),
@@ -89,7 +92,8 @@ impl Settings {
             drivers,
             cni_config_dir: absolute(config_dir)?,
             cni_path: plugin_dirs.clone(),
-            subnet: *subnet,
+            subnet: subnets.v4,
+            subnet_ipv6: subnets.v6,
             quiet: args.quiet,
             payload: String::new(),
             plugins,
@@ -135,7 +139,7 @@ impl Settings {
         }
         machine.networks.config_dir.clone_from(&self.cni_config_dir);
         machine.networks.plugin_dirs.clone_from(&self.cni_path);
-        machine.networks.subnet = self.subnet;
+        machine.networks.subnets = Subnets { v4: self.subnet, v6: self.subnet_ipv6 };
         for (name, config) in &self.drivers {
             if let Some(driver) = machine.drivers.get(name) {
                 driver.set_config(config, None)?;

@@ -16,6 +16,7 @@ use crate::driver::hclspec::Body;
 use crate::http::tls::TlsFiles;
 use crate::jobspec::config::{self, Member, Node, Variables};
 use crate::jobspec::{self, Diagnostic, Value, did_you_mean};
+use crate::net::{Subnet, Subnets};
 use crate::spec::Pos;
 use crate::spec::collections::BTreeMap;
 
@@ -28,8 +29,17 @@ const TOP: [&str; 8] = ["advertise", "api", "client", "isolation_minimum", "log_
 const ADVERTISE: [&str; 1] = ["http"];
 const API: [&str; 4] = ["socket_group", "socket_role", "submit_drivers", "submit_volumes"];
 const TLS: [&str; 5] = ["ca_file", "cert_file", "http", "key_file", "verify_https_client"];
-const CLIENT: [&str; 7] =
-    ["cni_config_dir", "cni_path", "host_network", "host_volume", "host_volume_plugin_dir", "host_volumes_dir", "meta"];
+const CLIENT: [&str; 9] = [
+    "bridge_network_subnet",
+    "bridge_network_subnet_ipv6",
+    "cni_config_dir",
+    "cni_path",
+    "host_network",
+    "host_volume",
+    "host_volume_plugin_dir",
+    "host_volumes_dir",
+    "meta",
+];
 const HOST_VOLUME: [&str; 2] = ["path", "read_only"];
 const HOST_NETWORK: [&str; 2] = ["cidr", "interface"];
 const PLUGIN: [&str; 2] = ["args", "config"];
@@ -43,6 +53,8 @@ pub(super) struct Config {
     /// The directory of these plugins.
     pub(super) volume_plugin_dir: Option<PathBuf>,
     pub(super) networks: Vec<networks::Given>,
+    subnet: Option<Subnet>,
+    subnet_ipv6: Option<Subnet>,
     pub(super) meta: BTreeMap<String, String>,
     /// The configuration of drivers by name.
     pub(super) plugins: BTreeMap<String, Plugin>,
@@ -58,6 +70,13 @@ pub(super) struct Config {
     pub(super) log_level: Option<Least>,
     /// Settings that have no effect.
     pub(super) warnings: Vec<String>,
+}
+
+impl Config {
+    /// The subnets of the built-in bridge, if they are not the usual ones.
+    pub(super) fn subnets(&self, usual: Subnets) -> Subnets {
+        Subnets { v4: self.subnet.unwrap_or(usual.v4), v6: self.subnet_ipv6.or(usual.v6) }
+    }
 }
 
 /// An `api` block.
@@ -388,6 +407,8 @@ impl Reader<'_> {
                         self.config.volume_plugin_dir = Some(path);
                     }
                 }
+                "bridge_network_subnet" => self.config.subnet = self.subnet(member, Subnet::v4),
+                "bridge_network_subnet_ipv6" => self.config.subnet_ipv6 = self.subnet(member, Subnet::v6),
                 name => {
                     let place = &member.pos;
                     self.config.warnings.push(format!("{place}: {name} has no effect with agentbin run yet"));
@@ -395,6 +416,13 @@ impl Reader<'_> {
                 }
             }
         }
+    }
+
+    /// An empty one counts as not given, as with Nomad.
+    fn subnet(&mut self, member: &Member, parse: fn(&str) -> Result<Subnet, String>) -> Option<Subnet> {
+        let text = self.text(member).filter(|text| !text.is_empty())?;
+        let parsed = parse(&text);
+        parsed.map_err(|why| self.wrong(&member.pos, format!("{} {text:?}: {why}", member.name))).ok()
     }
 
     fn host_volume(&mut self, label: &Member, body: &Node) {
@@ -469,12 +497,14 @@ mod tests {
     fn an_agents_words_are_read_in_hcl_and_json() {
         let hcl = "client {\n host_volume \"data\" {\n path = \"/srv/data\"\n read_only = true\n }\n \
                    host_volume \"own[0]\" { path = \"/srv/own\" }\n host_network \"lan\" { interface = \"lo\" }\n \
-                   meta {\n rack = \"7\"\n }\n cni_path = \"/opt/cni/bin\"\n}\n\
+                   meta {\n rack = \"7\"\n }\n cni_path = \"/opt/cni/bin\"\n \
+                   bridge_network_subnet = \"\"\n bridge_network_subnet_ipv6 = \"fd00:7::/64\"\n}\n\
                    plugin \"docker\" {\n config {\n allow_privileged = true\n volumes { enabled = true }\n }\n}\n\
                    isolation_minimum = \"strict\"\n";
         let json = r#"{"client": {"host_volume": {"data": {"path": "/srv/data", "read_only": true},
             "own[0]": [{"path": "/srv/own"}]}, "host_network": [{"lan": {"interface": "lo"}}],
-            "meta": {"rack": 7}, "cni_path": "/opt/cni/bin"},
+            "meta": {"rack": 7}, "cni_path": "/opt/cni/bin", "bridge_network_subnet": "",
+            "bridge_network_subnet_ipv6": "fd00:7::/64"},
             "plugin": [{"docker": [{"config": [{"allow_privileged": true, "volumes": {"enabled": true}}]}]}],
             "isolation_minimum": "strict"}"#;
         for text in [hcl, json] {
@@ -486,6 +516,9 @@ mod tests {
             assert_eq!(config.meta["rack"], "7");
             assert_eq!(config.plugins["docker"].keys, ["allow_privileged", "volumes"]);
             assert_eq!(config.isolation_minimum, Some(Level::Strict));
+            let usual = Subnets { v4: Subnet::DEFAULT, v6: None };
+            let v6 = Subnet::v6("fd00:7::/64").ok();
+            assert_eq!(config.subnets(usual), Subnets { v6, ..usual });
             assert!(config.warnings[0].contains("cni_path has no effect"), "{:?}", config.warnings);
         }
     }
@@ -496,7 +529,7 @@ mod tests {
             (
                 "client {\n host_volumes \"x\" { path = \"/\" }\n}",
                 2,
-                "(did you mean \"host_volume\"?); known are cni_config_dir",
+                "(did you mean \"host_volume\"?); known are bridge_network_subnet, bridge_network_subnet_ipv6",
             ),
             ("server { enabled = true }", 1, "unsupported key \"server\" in the configuration; known are advertise"),
             ("api {\n socket_role = \"root\"\n}", 2, "must be \"read\", \"submit\" or \"manage\""),
@@ -513,6 +546,8 @@ mod tests {
             ("client {\n host_volume \"x\" { path = [1] }\n}", 2, "\"path\" must be a string"),
             ("client {\n host_network \"x\" { cidr = \"10.0.0\" }\n}", 2, "cidr"),
             ("client {\n host_network \"x\" { }\n}", 2, "interface or cidr"),
+            ("client {\n bridge_network_subnet = \"10.0.0.1/24\"\n}", 2, "\"10.0.0.1/24\": the network is 10.0.0.0/24"),
+            ("client {\n bridge_network_subnet_ipv6 = \"10.0.0.0/24\"\n}", 2, "an IPv6 network"),
             ("isolation_minimum = \"high\"", 1, "must be \"default\" or \"strict\""),
             ("plugin \"exec\" {\n resources = []\n}", 2, "known are args, config"),
             ("plugin \"exec\" {\n args = \"x\"\n}", 2, "a list of strings"),

@@ -13,7 +13,7 @@ use crate::alloc::{DYNAMIC_PORTS, chain, machine};
 use crate::cgroup::{self, Facts, Regime};
 use crate::container::probe::{ROWS, score};
 use crate::container::{self, Closed, HostIdRegistry, HostIdsUse, NoSubordinate, Subordinate};
-use crate::net::{self, Kind, Networks, Wish};
+use crate::net::{self, Finding, Kind, Networks, Wish};
 use crate::spec::{HostIdSpace, escaped};
 use crate::sys::features::{self, Support};
 
@@ -154,8 +154,12 @@ fn network(checks: &mut Checks) {
         args: Vec::new(),
         record: PathBuf::new(),
     };
-    let Err(error) = machine::networks(Path::new("/")).plan(wish) else {
-        checks.add(TOOLS, "network mode bridge", "yes", None);
+    let networks = machine::networks(Path::new("/"));
+    let Err(error) = networks.plan(wish) else {
+        for Finding { what, value, problem } in networks.examine() {
+            let lack = problem.as_ref().map(|(cost, mend)| Lack { state: State::Warn, cost, mend });
+            checks.add(TOOLS, what, value, lack);
+        }
         return guard(checks);
     };
     let (value, mend) = match error {
@@ -184,6 +188,19 @@ fn network_settings(checks: &mut Checks) {
         let lack = Lack { state: State::Warn, cost, mend: "sysctl -w net.ipv4.conf.all.route_localnet=0" };
         let is_open = value != "0";
         checks.add(SETTINGS, "net.ipv4.conf.all.route_localnet", value, is_open.then_some(lack));
+    }
+    if let Some(value) = features::setting("net/ipv4/ip_forward") {
+        let can_set = rustix::fs::access("/proc/sys/net/ipv4/ip_forward", rustix::fs::Access::WRITE_OK).is_ok();
+        let cost = "allocations on the bridge reach no other machine, and none reaches them";
+        let lack = Lack { state: State::Warn, cost, mend: "sysctl -w net.ipv4.ip_forward=1, outside of the container" };
+        let is_off = value == "0" && rustix::process::geteuid().is_root();
+        let value = if is_off && can_set { "0; the first allocation on the bridge sets it".to_owned() } else { value };
+        checks.add(SETTINGS, "net.ipv4.ip_forward", value, (is_off && !can_set).then_some(lack));
+    }
+    if let Some(value) = features::setting("net/bridge/bridge-nf-call-iptables") {
+        let what =
+            if value == "1" { "1; packets between allocations pass the rules for forwarded ones" } else { &value };
+        checks.add(SETTINGS, "net.bridge.bridge-nf-call-iptables", what, None);
     }
     let Some(value) = features::setting("net/ipv4/ip_local_port_range") else { return };
     let (first, last) = (*DYNAMIC_PORTS.start(), *DYNAMIC_PORTS.end());

@@ -216,9 +216,12 @@ struct RunArgs {
     /// Find CNI plugins in these directories, with colons between them
     #[arg(long, value_name = "DIRS", value_parser = networks::dirs, default_value = networks::default_dirs())]
     cni_path: networks::Dirs,
-    /// Give the bridge of network mode bridge this subnet
-    #[arg(long, value_name = "SUBNET", default_value_t = Subnet::DEFAULT)]
-    bridge_network_subnet: Subnet,
+    /// Give the bridge of network mode bridge this subnet instead of 10.126.64.0/20
+    #[arg(long, value_name = "SUBNET", value_parser = Subnet::v4)]
+    bridge_network_subnet: Option<Subnet>,
+    /// Give it this IPv6 subnet, too
+    #[arg(long, value_name = "SUBNET", value_parser = Subnet::v6)]
+    bridge_network_subnet_ipv6: Option<Subnet>,
     /// Choose dynamic ports from this range
     #[arg(long, value_name = "MIN-MAX", value_parser = networks::range, default_value = networks::default_range())]
     dynamic_ports: std::ops::RangeInclusive<u16>,

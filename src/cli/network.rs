@@ -1,5 +1,6 @@
 //! `agentbin network status`: the networks of allocations on this machine, of all data directories.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -29,7 +30,9 @@ pub(super) fn status(args: &NetworkStatusArgs) -> anyhow::Result<i32> {
         let head = format!("bridge: {can}; {used} of {MOST_ON_BRIDGE} allocations\n\n");
         let mut rows = vec![["ALLOCATION", "NETWORK", "ADDRESS", "PORTS", "STATE"].map(str::to_owned).to_vec()];
         for one in &noted {
-            let address = one.address().map(|ip| ip.to_string()).unwrap_or_default();
+            let v6 = one.address_ipv6().map(IpAddr::V6).filter(|ip| one.address() != Some(*ip));
+            let addresses: Vec<String> = one.address().into_iter().chain(v6).map(|ip| ip.to_string()).collect();
+            let address = addresses.join(",");
             let ports = one.mappings().iter().filter(|port| port.protocol == "tcp");
             let ports: Vec<String> = ports.map(|port| format!("{}->{}", port.host, port.inside)).collect();
             let state = state(one).context("cannot look whose they are")?;
@@ -52,6 +55,7 @@ fn to_json(noted: &Noted) -> std::io::Result<Json> {
         "id": noted.id(),
         "network": noted.name(),
         "address": noted.address(),
+        "address_ipv6": noted.address_ipv6(),
         "ports": noted.mappings().iter().map(port).collect::<Vec<_>>(),
         "data_dir": dir,
         "state": state(noted)?,

@@ -10,7 +10,7 @@ use super::RunArgs;
 use super::shown::Texts;
 use crate::alloc::{DYNAMIC_PORTS, HostNetworks, chain};
 use crate::jobspec::{Diagnostic, Parsed};
-use crate::net::{Kind, Networks, PLUGIN_DIRS, Wish};
+use crate::net::{Kind, Networks, PLUGIN_DIRS, Subnets, Wish};
 use crate::spec::{Job, NetworkMode, Order as _};
 use crate::sys::interfaces;
 
@@ -87,8 +87,11 @@ pub(super) fn default_dirs() -> String {
 
 /// The settings for networks of groups, from the command line.
 pub(super) fn settings(usual: Networks, args: &RunArgs) -> Networks {
-    let (config_dir, subnet) = (args.cni_config_dir.clone(), args.bridge_network_subnet);
-    Networks { config_dir, plugin_dirs: args.cni_path.0.clone(), subnet, ..usual }
+    let subnets = Subnets {
+        v4: args.bridge_network_subnet.unwrap_or(usual.subnets.v4),
+        v6: args.bridge_network_subnet_ipv6.or(usual.subnets.v6),
+    };
+    Networks { config_dir: args.cni_config_dir.clone(), plugin_dirs: args.cni_path.0.clone(), subnets, ..usual }
 }
 
 /// Checks whether the networks of all groups can be made; nothing is made.

@@ -18,7 +18,7 @@ use sha2::Digest as _;
 
 use super::cni::List;
 use super::lock::Locked;
-use super::{Error, Subnet, builtin, program};
+use super::{Error, Subnet, Subnets, builtin, conntrack, forward, program};
 use crate::sys::{self, owned};
 
 /// Name of the network and of its bridge.
@@ -26,18 +26,52 @@ pub(super) const NAME: &str = "agentbin";
 const FORWARD: &str = "AGENTBIN-FORWARD";
 const INPUT: &str = "AGENTBIN-INPUT";
 const LEAVE: &str = "AGENTBIN-LEAVE";
-/// Longest mark file that is read, in bytes: a subnet.
-const LONGEST_MARK: u64 = 64;
-/// Table, chain of the kernel, our chain.
+/// Longest mark file that is read, in bytes: two subnets.
+const LONGEST_MARK: u64 = 128;
+/// Longest file of a lease that is read, in bytes: an id and the name of an interface.
+const LONGEST_LEASE: u64 = 1 << 10;
+/// Table, chain of the kernel, our chain: `builtin` has the first, IPv6 the first two.
 const JUMPS: [(&str, &str, &str); 3] =
-    [("filter", "FORWARD", FORWARD), ("filter", "INPUT", INPUT), ("nat", "POSTROUTING", LEAVE)];
+    [("filter", "FORWARD", FORWARD), ("nat", "POSTROUTING", LEAVE), ("filter", "INPUT", INPUT)];
+
+/// The programs for the rules of one family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Tables {
+    iptables: &'static str,
+    restore: &'static str,
+    jumps: usize,
+    accepts: &'static str,
+}
+
+const V4: Tables = Tables { iptables: "iptables", restore: "iptables-restore", jumps: 3, accepts: "agentbin.accepts" };
+const V6: Tables =
+    Tables { iptables: "ip6tables", restore: "ip6tables-restore", jumps: 2, accepts: "agentbin.accepts6" };
+
+impl Tables {
+    const fn of(subnet: Subnet) -> Tables {
+        if subnet.base.is_ipv4() { V4 } else { V6 }
+    }
+
+    /// Checks that the programs exist.
+    fn check(self) -> Result<(), Error> {
+        iptables(self.iptables).and_then(|_| iptables(self.restore)).map(drop)
+    }
+
+    /// The file that says that the chain for forwarded packets may exist beside the rules of `builtin`. The chain itself is not asked
+    /// for: a question that fails would be taken for a no, and the chain would stay.
+    fn accepts(self, run_dir: &Path) -> PathBuf {
+        run_dir.join("lock").join(self.accepts)
+    }
+}
 
 /// The CNI list for each allocation.
-pub(super) fn list(run_dir: &Path, subnet: Subnet) -> Result<List, String> {
+pub(super) fn list(run_dir: &Path, subnets: Subnets) -> Result<List, String> {
+    let ranges: Vec<_> = subnets.all().map(|subnet| json!([{ "subnet": subnet.to_string() }])).collect();
+    let all = |subnet: Subnet| json!({ "dst": if subnet.base.is_ipv4() { "0.0.0.0/0" } else { "::/0" } });
     let ipam = json!({
         "type": "host-local",
-        "ranges": [[{ "subnet": subnet.to_string() }]],
-        "routes": [{ "dst": "0.0.0.0/0" }],
+        "ranges": ranges,
+        "routes": subnets.all().map(all).collect::<Vec<_>>(),
         "dataDir": leases(run_dir).parent(),
     });
     let list = json!({
@@ -86,23 +120,21 @@ fn mark(run_dir: &Path) -> PathBuf {
     run_dir.join("lock").join("agentbin.bridge")
 }
 
-/// The file that says that the chain for forwarded packets may exist beside the rules of `builtin`. The chain itself is not asked
-/// for: a question that fails would be taken for a no, and the chain would stay.
-fn accepts(run_dir: &Path) -> PathBuf {
-    run_dir.join("lock").join("agentbin.accepts")
-}
-
 /// Checks the requirements of the network before anything is made.
-pub(super) fn check(run_dir: &Path, subnet: Subnet, by: By) -> Result<(), Error> {
+pub(super) fn check(run_dir: &Path, subnets: Subnets, by: By) -> Result<(), Error> {
     match by {
-        By::Plugins => iptables("iptables").and_then(|_| iptables("iptables-restore")).map(drop)?,
+        By::Plugins => subnets.all().try_for_each(|subnet| Tables::of(subnet).check())?,
         By::Builtin => builtin::check()?,
+    }
+    if subnets.v6.is_some() {
+        forward::check()?;
     }
     let addresses =
         sys::interfaces::addresses().map_err(Error::system("list the network interfaces of", "this machine"))?;
-    let taken = |(name, ip): &(String, IpAddr)| name != NAME && matches!(ip, IpAddr::V4(ip) if subnet.contains(*ip));
-    if let Some((interface, address)) = addresses.into_iter().find(taken) {
-        return Err(Error::SubnetTaken { subnet, interface, address });
+    for (interface, address) in addresses.into_iter().filter(|(name, _)| name != NAME) {
+        if let Some(subnet) = subnets.all().find(|subnet| subnet.contains(address)) {
+            return Err(Error::SubnetTaken { subnet, interface, address });
+        }
     }
     if !mark(run_dir).exists() && bridge_is_there()? {
         return Err(Error::NotOurs(NAME.to_owned()));
@@ -111,26 +143,30 @@ pub(super) fn check(run_dir: &Path, subnet: Subnet, by: By) -> Result<(), Error>
 }
 
 /// Whether one more allocation can be connected.
-fn has_room(run_dir: &Path, subnet: Subnet) -> Result<(), Error> {
-    let most = subnet.room();
-    if used(run_dir)? < most { Ok(()) } else { Err(Error::Full { most, subnet }) }
+fn has_room(run_dir: &Path, subnets: Subnets) -> Result<(), Error> {
+    let most = subnets.room();
+    if used(run_dir)? < most { Ok(()) } else { Err(Error::Full { most, subnets }) }
 }
 
 /// Makes what all allocations share, if it is missing.
 pub(super) fn prepare(
     locked: &mut Locked,
     run_dir: &Path,
-    subnet: Subnet,
+    subnets: Subnets,
     by: By,
     patience: Duration,
 ) -> Result<(), Error> {
     let path = mark(run_dir);
-    let wanted = subnet.to_string();
+    let wanted = subnets.to_string();
     match owned::read(&path, LONGEST_MARK).map(|text| String::from_utf8_lossy(&text).into_owned()) {
         // Otherwise the kernel would report only a number, and the plugin only a range.
-        Ok(made) if made == wanted => has_room(run_dir, subnet)?,
+        Ok(made) if made == wanted => has_room(run_dir, subnets)?,
         // The rules below would disconnect each allocation that has an address.
-        Ok(made) if used(run_dir)? > 0 => return Err(Error::OtherSubnet { asked: subnet, made }),
+        Ok(made) if used(run_dir)? > 0 => {
+            let options =
+                Subnets::parse(&made).map_or_else(|| format!("--bridge-network-subnet {made}"), Subnets::options);
+            return Err(Error::OtherSubnet { asked: subnets, made, options });
+        }
         Ok(_) => {
             remove_if_unused(locked, run_dir, patience)?;
             fs::write(&path, &wanted).map_err(Error::system("write", &path))?;
@@ -145,16 +181,29 @@ pub(super) fn prepare(
     }
     let path = by.mark(run_dir);
     fs::write(&path, "").map_err(Error::system("write", &path))?;
+    if subnets.v6.is_some() {
+        forward::allow()?;
+    }
     match by {
-        By::Plugins => allow(locked, &accepted(subnet), subnet, patience),
+        By::Plugins => {
+            // The plugin's would have no IPv6 where new interfaces have none.
+            if subnets.v6.is_some() {
+                builtin::make_bridge(subnets)?;
+            }
+            subnets.all().try_for_each(|subnet| allow(locked, subnet, patience))
+        }
         By::Builtin => {
-            builtin::make_bridge(subnet)?;
-            builtin::share(locked, subnet, patience)?;
-            if drops_forwarded(locked, patience)? {
-                let path = accepts(run_dir);
-                fs::write(&path, "").map_err(Error::system("write", &path))?;
-                restore(locked, &format!("*filter\n:{FORWARD} - [0:0]\n{}COMMIT\n", accepted(subnet)), patience)?;
-                jump(locked, &JUMPS[..1], patience)?;
+            builtin::make_bridge(subnets)?;
+            builtin::share(locked, subnets, patience)?;
+            for subnet in subnets.all() {
+                let tables = Tables::of(subnet);
+                if drops_forwarded(locked, tables, patience)? {
+                    let path = tables.accepts(run_dir);
+                    fs::write(&path, "").map_err(Error::system("write", &path))?;
+                    let rules = format!("*filter\n:{FORWARD} - [0:0]\n{}COMMIT\n", accepted(subnet));
+                    restore(locked, tables, &rules, patience)?;
+                    jump(locked, tables, &JUMPS[..1], patience)?;
+                }
             }
             Ok(())
         }
@@ -166,22 +215,31 @@ fn accepted(subnet: Subnet) -> String {
     format!("-A {FORWARD} -d {subnet} -o {NAME} -j ACCEPT\n-A {FORWARD} -s {subnet} -i {NAME} -j ACCEPT\n")
 }
 
-/// Makes the rules that allocations need which plugins have connected.
-fn allow(locked: &mut Locked, accepted: &str, subnet: Subnet, patience: Duration) -> Result<(), Error> {
+/// Makes the rules that allocations need which plugins have connected. The loopback of IPv6 is out of reach without a rule: the kernel
+/// takes no packet for it from another interface.
+fn allow(locked: &mut Locked, subnet: Subnet, patience: Duration) -> Result<(), Error> {
+    let tables = Tables::of(subnet);
+    let (input, loopback, multicast) = if tables == V4 {
+        let loopback =
+            format!("-A {INPUT} -d 127.0.0.0/8 -i {NAME} -m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP\n");
+        (format!(":{INPUT} - [0:0]\n"), loopback, "224.0.0.0/4")
+    } else {
+        (String::new(), String::new(), "ff00::/8")
+    };
     // Naming a chain creates it, or empties it.
     let rules = format!(
-        "*filter\n:{FORWARD} - [0:0]\n:{INPUT} - [0:0]\n{accepted}\
-         -A {INPUT} -d 127.0.0.0/8 -i {NAME} -m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP\nCOMMIT\n\
-         *nat\n:{LEAVE} - [0:0]\n-A {LEAVE} -s {subnet} ! -d 224.0.0.0/4 ! -o {NAME} -j MASQUERADE\nCOMMIT\n"
+        "*filter\n:{FORWARD} - [0:0]\n{input}{}{loopback}COMMIT\n\
+         *nat\n:{LEAVE} - [0:0]\n-A {LEAVE} -s {subnet} ! -d {multicast} ! -o {NAME} -j MASQUERADE\nCOMMIT\n",
+        accepted(subnet)
     );
-    restore(locked, &rules, patience)?;
-    jump(locked, &JUMPS, patience)
+    restore(locked, tables, &rules, patience)?;
+    jump(locked, tables, &JUMPS[..tables.jumps], patience)
 }
 
-fn jump(locked: &mut Locked, jumps: &[(&str, &str, &str)], patience: Duration) -> Result<(), Error> {
+fn jump(locked: &mut Locked, tables: Tables, jumps: &[(&str, &str, &str)], patience: Duration) -> Result<(), Error> {
     for (table, chain, own) in jumps {
-        if !is_done(locked, &["-t", table, "-C", chain, "-j", own], patience)? {
-            do_it(locked, &["-t", table, "-I", chain, "1", "-j", own], patience)?;
+        if !is_done(locked, tables, &["-t", table, "-C", chain, "-j", own], patience)? {
+            do_it(locked, tables, &["-t", table, "-I", chain, "1", "-j", own], patience)?;
         }
     }
     Ok(())
@@ -189,23 +247,42 @@ fn jump(locked: &mut Locked, jumps: &[(&str, &str, &str)], patience: Duration) -
 
 /// Whether `iptables` has rules, such as Docker's, by which forwarded packets may be dropped: no table of another program can
 /// accept what one has dropped.
-fn drops_forwarded(locked: &mut Locked, patience: Duration) -> Result<bool, Error> {
-    if iptables("iptables").and_then(|_| iptables("iptables-restore")).is_err() {
+fn drops_forwarded(locked: &mut Locked, tables: Tables, patience: Duration) -> Result<bool, Error> {
+    if tables.check().is_err() {
         return Ok(false);
     }
-    let output = call(locked, "iptables", &["-S", "FORWARD"], "", patience)?;
+    let words = ["-S", "FORWARD"];
+    let output = call(locked, tables.iptables, &words, "", patience)?;
     let text = String::from_utf8_lossy(&output.stdout);
     // Without support in the kernel there are no rules either.
-    Ok(is_yes("iptables", &["-S", "FORWARD"], &output)? && text.lines().any(|line| line != "-P FORWARD ACCEPT"))
+    Ok(is_yes(tables.iptables, &words, &output)? && text.lines().any(|line| line != "-P FORWARD ACCEPT"))
+}
+
+/// What `iptables` does with forwarded packets that no rule of it knows; `None` where that cannot be determined.
+pub(super) fn forward_policy(locked: &mut Locked, with_ipv6: bool, patience: Duration) -> Option<String> {
+    let program = if with_ipv6 { V6.iptables } else { V4.iptables };
+    let output = call(locked, program, &["-S", "FORWARD"], "", patience).ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().find_map(|line| line.strip_prefix("-P FORWARD ")).map(str::to_owned)
+}
+
+/// Makes the rules that all allocations share, in a namespace where nobody needs them.
+pub(super) fn try_rules(locked: &mut Locked, by: By, subnets: Subnets, patience: Duration) -> Result<(), Error> {
+    match by {
+        By::Plugins => subnets.all().try_for_each(|subnet| allow(locked, subnet, patience)),
+        By::Builtin => builtin::share(locked, subnets, patience),
+    }
 }
 
 /// Whether the portmap plugin has left rules of an allocation: it reports success even if an `iptables` that it started was
 /// killed. Of its two chains either may be left; each is removed last of what belongs to it, because a rule that jumps to a chain keeps
 /// it from being deleted.
-pub(super) fn has_ports(locked: &mut Locked, id: &str, patience: Duration) -> Result<bool, Error> {
-    for kind in ["DN", "SN"] {
-        if is_done(locked, &["-t", "nat", "-S", &port_chain(kind, id)], patience)? {
-            return Ok(true);
+pub(super) fn has_ports(locked: &mut Locked, id: &str, subnets: Subnets, patience: Duration) -> Result<bool, Error> {
+    for tables in subnets.all().map(Tables::of) {
+        for kind in ["DN", "SN"] {
+            if is_done(locked, tables, &["-t", "nat", "-S", &port_chain(kind, id)], patience)? {
+                return Ok(true);
+            }
         }
     }
     Ok(false)
@@ -220,14 +297,37 @@ fn port_chain(kind: &str, id: &str) -> String {
     name
 }
 
-/// How many allocations have an address.
-fn used(run_dir: &Path) -> Result<usize, Error> {
+/// The addresses that are taken, each with its file.
+pub(super) fn taken(run_dir: &Path) -> Result<Vec<(IpAddr, PathBuf)>, Error> {
     let dir = leases(run_dir);
-    let is_lease = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(|name| name.parse::<IpAddr>().is_ok());
-    match fs::read_dir(&dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
-        other => Ok(other.map_err(Error::system("list", &dir))?.flatten().filter(is_lease).count()),
+    let entries = match fs::read_dir(&dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(Error::system("list", &dir))?,
+    };
+    let mut taken = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(Error::system("list", &dir))?;
+        let address = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        taken.extend(address.map(|address| (address, entry.path())));
     }
+    Ok(taken)
+}
+
+/// How many allocations have an address, of either family.
+fn used(run_dir: &Path) -> Result<usize, Error> {
+    let taken = taken(run_dir)?;
+    let v4 = taken.iter().filter(|(ip, _)| ip.is_ipv4()).count();
+    Ok(v4.max(taken.len() - v4))
+}
+
+/// The addresses of an allocation. An empty lease, whose process was killed before it wrote, is anybody's: nothing has its address.
+pub(super) fn leased(run_dir: &Path, id: &str) -> Result<Vec<IpAddr>, Error> {
+    let is_of = |path: &Path| {
+        owned::read(path, LONGEST_LEASE)
+            .is_ok_and(|text| text.is_empty() || text.split(|byte| *byte == b'\r').next() == Some(id.as_bytes()))
+    };
+    let own = taken(run_dir)?.into_iter().filter(|(_, path)| is_of(path));
+    Ok(own.map(|(address, _)| address).collect())
 }
 
 /// Removes what all allocations share, if no allocation has an address any more.
@@ -236,28 +336,40 @@ pub(super) fn remove_if_unused(locked: &mut Locked, run_dir: &Path, patience: Du
     if used(run_dir)? > 0 || !mark.exists() {
         return Ok(());
     }
+    let made = owned::read(&mark, LONGEST_MARK).ok();
+    let made = made.and_then(|text| Subnets::parse(&String::from_utf8_lossy(&text)));
+    let v6 = made.and_then(|made| made.v6).map(Tables::of);
     let is_by = |by: By| by.mark(run_dir).exists();
     if is_by(By::Builtin) {
-        builtin::unshare(locked, patience)?;
-        if !is_by(By::Plugins) && accepts(run_dir).exists() {
-            leave(locked, &JUMPS[..1], patience)?;
-            restore(locked, &format!("*filter\n:{FORWARD} - [0:0]\n-X {FORWARD}\nCOMMIT\n"), patience)?;
-        }
+        builtin::unshare(locked, v6.is_some(), patience)?;
     }
-    if is_by(By::Plugins) {
-        leave(locked, &JUMPS, patience)?;
-        // Naming a chain creates it if it is missing: an error about a missing chain could not be distinguished from another
-        // failure.
-        let chains = format!(
-            "*filter\n:{FORWARD} - [0:0]\n:{INPUT} - [0:0]\n-X {FORWARD}\n-X {INPUT}\nCOMMIT\n*nat\n:{LEAVE} - [0:0]\n-X {LEAVE}\nCOMMIT\n"
-        );
-        restore(locked, &chains, patience)?;
+    for tables in [V4].into_iter().chain(v6) {
+        if is_by(By::Plugins) {
+            leave(locked, tables, &JUMPS[..tables.jumps], patience)?;
+            // Naming a chain creates it if it is missing: an error about a missing chain could not be distinguished from another
+            // failure.
+            let (input, no_input) = match tables {
+                V4 => (format!(":{INPUT} - [0:0]\n"), format!("-X {INPUT}\n")),
+                _ => (String::new(), String::new()),
+            };
+            let chains = format!(
+                "*filter\n:{FORWARD} - [0:0]\n{input}-X {FORWARD}\n{no_input}COMMIT\n*nat\n:{LEAVE} - [0:0]\n-X {LEAVE}\nCOMMIT\n"
+            );
+            restore(locked, tables, &chains, patience)?;
+        } else if tables.accepts(run_dir).exists() {
+            leave(locked, tables, &JUMPS[..1], patience)?;
+            restore(locked, tables, &format!("*filter\n:{FORWARD} - [0:0]\n-X {FORWARD}\nCOMMIT\n"), patience)?;
+        }
     }
     if bridge_is_there()? {
         let removed = sys::net::down(NAME).and_then(|()| sys::net::remove_bridge(NAME));
         removed.map_err(Error::system("remove the bridge", NAME))?;
     }
-    for path in [By::Plugins.mark(run_dir), By::Builtin.mark(run_dir), accepts(run_dir)] {
+    let gateways: Vec<IpAddr> = made.into_iter().flat_map(Subnets::all).map(Subnet::gateway).collect();
+    let forgotten = conntrack::forget(&gateways, &[], patience);
+    forgotten.map_err(Error::system("make the kernel forget the connections of", NAME))?;
+    let rest = [By::Plugins.mark(run_dir), By::Builtin.mark(run_dir), V4.accepts(run_dir), V6.accepts(run_dir)];
+    for path in rest {
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::system("remove", path)(error)),
             _ => {}
@@ -266,10 +378,10 @@ pub(super) fn remove_if_unused(locked: &mut Locked, run_dir: &Path, patience: Du
     fs::remove_file(&mark).map_err(Error::system("remove", &mark))
 }
 
-fn leave(locked: &mut Locked, jumps: &[(&str, &str, &str)], patience: Duration) -> Result<(), Error> {
+fn leave(locked: &mut Locked, tables: Tables, jumps: &[(&str, &str, &str)], patience: Duration) -> Result<(), Error> {
     for (table, chain, own) in jumps {
-        while is_done(locked, &["-t", table, "-C", chain, "-j", own], patience)? {
-            do_it(locked, &["-t", table, "-D", chain, "-j", own], patience)?;
+        while is_done(locked, tables, &["-t", table, "-C", chain, "-j", own], patience)? {
+            do_it(locked, tables, &["-t", table, "-D", chain, "-j", own], patience)?;
         }
     }
     Ok(())
@@ -286,12 +398,12 @@ fn bridge_is_there() -> Result<bool, Error> {
 }
 
 fn iptables(program: &'static str) -> Result<PathBuf, Error> {
-    program::find(program).ok_or(Error::NoProgram { program: "iptables", package: "iptables" })
+    program::find(program).ok_or(Error::NoProgram { program, package: "iptables" })
 }
 
 /// Whether `iptables` succeeds.
-fn is_done(locked: &mut Locked, words: &[&str], patience: Duration) -> Result<bool, Error> {
-    is_yes("iptables", words, &call(locked, "iptables", words, "", patience)?)
+fn is_done(locked: &mut Locked, tables: Tables, words: &[&str], patience: Duration) -> Result<bool, Error> {
+    is_yes(tables.iptables, words, &call(locked, tables.iptables, words, "", patience)?)
 }
 
 /// What a program says by its exit status. One that was killed has said nothing.
@@ -302,13 +414,13 @@ fn is_yes(program: &str, words: &[&str], output: &program::Output) -> Result<boo
     }
 }
 
-fn do_it(locked: &mut Locked, words: &[&str], patience: Duration) -> Result<(), Error> {
-    succeed("iptables", words, &call(locked, "iptables", words, "", patience)?)
+fn do_it(locked: &mut Locked, tables: Tables, words: &[&str], patience: Duration) -> Result<(), Error> {
+    succeed(tables.iptables, words, &call(locked, tables.iptables, words, "", patience)?)
 }
 
-fn restore(locked: &mut Locked, rules: &str, patience: Duration) -> Result<(), Error> {
+fn restore(locked: &mut Locked, tables: Tables, rules: &str, patience: Duration) -> Result<(), Error> {
     let words = ["--noflush"];
-    succeed("iptables-restore", &words, &call(locked, "iptables-restore", &words, rules, patience)?)
+    succeed(tables.restore, &words, &call(locked, tables.restore, &words, rules, patience)?)
 }
 
 fn call(
@@ -350,13 +462,17 @@ mod tests {
         for other in ["last_reserved_ip.0", "lock"] {
             lease(other);
         }
+        // With two addresses, an allocation still takes one port.
         for number in 2..=1024_u32 {
-            let subnet: Subnet = if number < 7 { "10.0.0.0/29" } else { "10.0.0.0/20" }.parse().unwrap();
-            has_room(run_dir.path(), subnet).unwrap();
+            let subnets = if number < 7 { "10.0.0.0/29 fd00::/64" } else { "10.0.0.0/20 fd00::/64" };
+            has_room(run_dir.path(), Subnets::parse(subnets).unwrap()).unwrap();
             lease(&std::net::Ipv4Addr::from_bits(0x0a00_0000 + number).to_string());
+            lease(&format!("fd00::{number:x}"));
         }
-        for (subnet, most) in [("10.0.0.0/20", "1023"), ("10.0.0.0/29", "5")] {
-            let full = has_room(run_dir.path(), subnet.parse().unwrap()).unwrap_err().to_string();
+        for (subnets, most) in
+            [("10.0.0.0/20 fd00::/64", "1023"), ("10.0.0.0/29", "5"), ("10.0.0.0/20 fd00::/125", "5")]
+        {
+            let full = has_room(run_dir.path(), Subnets::parse(subnets).unwrap()).unwrap_err().to_string();
             assert!(full.starts_with(&format!("the bridge is full: its {most} allocations")), "{full}");
         }
     }

@@ -7,7 +7,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -18,15 +18,20 @@ use sha2::Digest as _;
 
 use super::link::Links;
 use super::lock::{Locked, own_dir};
-use super::{Error, Mapping, Subnet, bridge, cni, guard, namespace, program};
+use super::{Error, Mapping, Subnet, Subnets, bridge, cni, forward, guard, namespace, program};
 use crate::sys::owned;
 
-/// The file that says which address was given last, as `host-local` names it.
-const LAST: &str = "last_reserved_ip.0";
-/// The family of the tables here.
-const FAMILY: &str = "ip";
-/// Longest file of a lease that is read, in bytes: an id and the name of an interface.
-const LONGEST_LEASE: u64 = 1 << 10;
+/// The file that says which address was given last, as `host-local` names it, without the number of the subnet.
+const LAST: &str = "last_reserved_ip";
+/// The families of the tables here.
+const V4: &str = "ip";
+const V6: &str = "ip6";
+/// Settings of IPv6 on the allocation's interface: it has the address that it is given, at once, and takes no other.
+const INSIDE: [(&str, &str); 3] = [("disable_ipv6", "0"), ("accept_ra", "0"), ("accept_dad", "0")];
+/// The same on the bridge.
+const BRIDGE: [(&str, &str); 2] = [("disable_ipv6", "0"), ("accept_ra", "0")];
+/// Longest file that says so, in bytes.
+const LONGEST_LAST: u64 = 64;
 
 /// An allocation that is to be connected, or was.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +43,7 @@ pub(super) struct Member<'a> {
     /// Name of its table of rules.
     pub(super) table: &'a str,
     pub(super) run_dir: &'a Path,
-    pub(super) subnet: Subnet,
+    pub(super) subnets: Subnets,
     /// Timeout of each program.
     pub(super) patience: Duration,
 }
@@ -48,47 +53,93 @@ impl Member<'_> {
     /// [`Member::remove`].
     pub(super) fn add(&self, locked: &mut Locked, mappings: &[Mapping]) -> Result<Value, Error> {
         let here = Links::open().map_err(Error::system("reach the network interfaces for", self.namespace))?;
-        let address = self.lease()?;
-        let (prefix, gateway) = (self.subnet.prefix, self.subnet.gateway());
-        let (link, mac) = (link_of(self.id), mac_of(address));
+        let addresses = self.lease()?;
+        let (link, mac) =
+            (link_of(self.id), mac_of(addresses.first().map_or(self.subnets.v4.gateway(), |(ip, _)| *ip)));
         let cannot = Error::system("connect the network namespace", self.namespace);
         let connected = namespace::open(self.namespace).and_then(|inside| {
             here.add_pair(&link, cni::INTERFACE, &inside, mac)?;
             here.join(&link, bridge::NAME)?;
-            set_up_inside(&inside, address, prefix, gateway)
+            set_up_inside(&inside, &addresses)
         });
         connected.map_err(cannot)?;
-        if let Some(rules) = rules(self.table, address, mappings) {
+        if let Some(rules) = self.rules(&addresses, mappings) {
             nft(locked, &rules, self.patience)?;
         }
+        let ip = |(address, subnet): &(IpAddr, Subnet)| {
+            json!({
+                "version": if address.is_ipv4() { "4" } else { "6" },
+                "interface": 2,
+                "address": format!("{address}/{}", subnet.prefix),
+                "gateway": subnet.gateway(),
+            })
+        };
         Ok(json!({
             "interfaces": [
                 { "name": bridge::NAME },
                 { "name": link },
                 { "name": cni::INTERFACE, "mac": mac.map(|byte| format!("{byte:02x}")).join(":"), "sandbox": self.namespace },
             ],
-            "ips": [{ "version": "4", "interface": 2, "address": format!("{address}/{prefix}"), "gateway": gateway }],
+            "ips": addresses.iter().map(ip).collect::<Vec<_>>(),
         }))
+    }
+
+    /// The rules that lead the ports of the host to the allocation; `None` if there are no ports.
+    fn rules(&self, addresses: &[(IpAddr, Subnet)], mappings: &[Mapping]) -> Option<String> {
+        let mut script = String::new();
+        for (to, _) in addresses {
+            let mut lines = String::new();
+            for Mapping { host, inside, protocol, ip } in mappings.iter().filter(|one| one.ip.is_ipv4() == to.is_ipv4())
+            {
+                let protocol = if protocol == "udp" { "udp" } else { "tcp" };
+                let at = if ip.is_unspecified() {
+                    "fib daddr type local".to_owned()
+                } else {
+                    format!("{} daddr {ip}", family(*to))
+                };
+                let to = SocketAddr::new(*to, *inside);
+                let rule = format!("{at} {protocol} dport {host} dnat to {to}\n");
+                lines.push_str(&rule);
+            }
+            if lines.is_empty() {
+                continue;
+            }
+            let chain = |name: &str, hook: &str| {
+                format!("chain {name} {{\ntype nat hook {hook} priority -101; policy accept;\n{lines}}}\n")
+            };
+            // What comes in, and what processes of the host send.
+            let chains = chain("incoming", "prerouting") + &chain("local", "output");
+            let (family, table) = (family(*to), self.table);
+            let replaced = guard::gone(family, table) + &format!("table {family} {table} {{\n{chains}}}\n");
+            script.push_str(&replaced);
+        }
+        (!script.is_empty()).then_some(script)
     }
 
     /// Disconnects it: the rules, the interfaces, the address. What does not exist counts as removed.
     pub(super) fn remove(&self, locked: &mut Locked) -> Result<(), Error> {
-        let rules = nft(locked, &guard::gone(FAMILY, self.table), self.patience);
+        let gone: String = families(self.subnets.v6.is_some()).map(|family| guard::gone(family, self.table)).collect();
+        let rules = nft(locked, &gone, self.patience);
         let here = Links::open().map_err(Error::system("reach the network interfaces for", self.namespace))?;
         here.remove(&link_of(self.id)).map_err(Error::system("disconnect", self.namespace))?;
         rules?;
         self.give_back()
     }
 
-    /// Takes the next free address after the one that was given last.
-    fn lease(&self) -> Result<Ipv4Addr, Error> {
+    /// Takes an address of each subnet: the next free one after the one that was given last.
+    fn lease(&self) -> Result<Vec<(IpAddr, Subnet)>, Error> {
         self.give_back()?;
         let dir = bridge::leases(self.run_dir);
         own_dir(&dir).map_err(Error::system("make the directory", &dir))?;
-        let last = dir.join(LAST);
-        let given = owned::read(&last, LONGEST_LEASE).ok();
+        let take = |(number, subnet)| Ok((self.take(&dir, number, subnet)?, subnet));
+        self.subnets.all().enumerate().map(take).collect()
+    }
+
+    fn take(&self, dir: &Path, number: usize, subnet: Subnet) -> Result<IpAddr, Error> {
+        let last = dir.join(format!("{LAST}.{number}"));
+        let given = owned::read(&last, LONGEST_LAST).ok();
         let given = given.and_then(|text| String::from_utf8_lossy(&text).trim().parse().ok());
-        for address in self.subnet.after(given) {
+        for address in subnet.after(given) {
             let path = dir.join(address.to_string());
             let open = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
             let mut file = match open {
@@ -100,40 +151,22 @@ impl Member<'_> {
             fs::write(&last, address.to_string()).map_err(Error::system("write", &last))?;
             return Ok(address);
         }
-        Err(Error::Full { most: self.subnet.room(), subnet: self.subnet })
+        Err(Error::Full { most: self.subnets.room(), subnets: self.subnets })
     }
 
     /// Removes the files of its addresses.
     fn give_back(&self) -> Result<(), Error> {
-        let dir = bridge::leases(self.run_dir);
-        let entries = match fs::read_dir(&dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            other => other.map_err(Error::system("list", &dir))?,
-        };
-        for entry in entries {
-            let path = entry.map_err(Error::system("list", &dir))?.path();
-            if is_lease(&path) && is_of(&path, self.id) {
-                match fs::remove_file(&path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        return Err(Error::system("give back the address", path)(error));
-                    }
-                    _ => {}
+        for address in bridge::leased(self.run_dir, self.id)? {
+            let path = bridge::leases(self.run_dir).join(address.to_string());
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::system("give back the address", path)(error));
                 }
+                _ => {}
             }
         }
         Ok(())
     }
-}
-
-fn is_lease(path: &Path) -> bool {
-    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.parse::<Ipv4Addr>().is_ok())
-}
-
-/// Whether a lease is this allocation's. An empty one, whose process was killed before it wrote, is anybody's: nothing has its
-/// address.
-fn is_of(path: &Path, id: &str) -> bool {
-    owned::read(path, LONGEST_LEASE)
-        .is_ok_and(|text| text.is_empty() || text.split(|byte| *byte == b'\r').next() == Some(id.as_bytes()))
 }
 
 /// Name of the host's end of an allocation's pair.
@@ -144,66 +177,82 @@ fn link_of(id: &str) -> String {
 }
 
 /// The MAC of whoever has this address: others on the bridge do not have to learn a new one with its next owner.
-pub(super) fn mac_of(address: Ipv4Addr) -> [u8; 6] {
-    let [a, b, c, d] = address.octets();
+pub(super) fn mac_of(address: IpAddr) -> [u8; 6] {
+    let [.., a, b, c, d] = match address {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    };
     [0x0a, 0x58, a, b, c, d]
 }
 
-/// Gives the interface inside its address, and brings it up.
-fn set_up_inside(inside: &OwnedFd, address: Ipv4Addr, prefix: u8, gateway: Ipv4Addr) -> io::Result<()> {
-    namespace::enter(inside, move || {
-        let links = Links::open()?;
-        links.add_address(cni::INTERFACE, address, prefix)?;
-        links.up(cni::INTERFACE)?;
-        links.add_default_route(gateway)
-    })
+/// The family of the table for this address.
+const fn family(address: IpAddr) -> &'static str {
+    if address.is_ipv4() { V4 } else { V6 }
 }
 
-/// The rules that lead the ports of the host to the allocation; `None` if there are no ports.
-fn rules(table: &str, address: Ipv4Addr, mappings: &[Mapping]) -> Option<String> {
-    let mut lines = String::new();
-    for Mapping { host, inside, protocol, ip } in mappings {
-        let IpAddr::V4(ip) = ip else { continue };
-        let protocol = if protocol == "udp" { "udp" } else { "tcp" };
-        let to = if ip.is_unspecified() { "fib daddr type local".to_owned() } else { format!("ip daddr {ip}") };
-        let rule = format!("{to} {protocol} dport {host} dnat to {address}:{inside}\n");
-        lines.push_str(&rule);
-    }
-    let chain = |name: &str, hook: &str| {
-        format!("chain {name} {{\ntype nat hook {hook} priority -101; policy accept;\n{lines}}}\n")
-    };
-    // What comes in, and what processes of the host send.
-    let chains = chain("incoming", "prerouting") + &chain("local", "output");
-    (!lines.is_empty()).then(|| format!("{}table ip {table} {{\n{chains}}}\n", guard::gone(FAMILY, table)))
+fn families(with_ipv6: bool) -> impl Iterator<Item = &'static str> {
+    [V4].into_iter().chain(with_ipv6.then_some(V6))
+}
+
+/// Gives the interface inside its addresses, and brings it up.
+fn set_up_inside(inside: &OwnedFd, addresses: &[(IpAddr, Subnet)]) -> io::Result<()> {
+    namespace::enter(inside, || {
+        let links = Links::open()?;
+        if addresses.iter().any(|(ip, _)| ip.is_ipv6()) {
+            forward::set(cni::INTERFACE, &INSIDE)?;
+        }
+        for (ip, subnet) in addresses {
+            links.add_address(cni::INTERFACE, *ip, subnet.prefix)?;
+        }
+        links.up(cni::INTERFACE)?;
+        addresses.iter().try_for_each(|(_, subnet)| links.add_default_route(subnet.gateway()))
+    })
 }
 
 /// The rules that all allocations on the bridge share: packets leave with the host's address, and do not reach the host's loopback.
 /// What comes back to the bridge through a mapped port comes from the host, as the answer must pass it too.
-pub(super) fn share(locked: &mut Locked, subnet: Subnet, patience: Duration) -> Result<(), Error> {
-    let name = bridge::NAME;
-    let script = format!(
-        "{}table ip {name} {{\n\
+pub(super) fn share(locked: &mut Locked, subnets: Subnets, patience: Duration) -> Result<(), Error> {
+    let (name, v4) = (bridge::NAME, subnets.v4);
+    let leave = "chain leave {\ntype nat hook postrouting priority 99; policy accept;\n";
+    let mut script = format!(
+        "{}table {V4} {name} {{\n\
          chain input {{\ntype filter hook input priority -1; policy accept;\n\
          iifname \"{name}\" ip daddr 127.0.0.0/8 ct state != {{ established, related }} drop\n}}\n\
-         chain leave {{\ntype nat hook postrouting priority 99; policy accept;\n\
-         ip saddr {subnet} ip daddr != 224.0.0.0/4 oifname != \"{name}\" masquerade\n\
-         oifname \"{name}\" ct status dnat ip saddr {{ {subnet}, 127.0.0.0/8 }} masquerade\n}}\n}}\n",
-        guard::gone(FAMILY, name)
+         {leave}\
+         ip saddr {v4} ip daddr != 224.0.0.0/4 oifname != \"{name}\" masquerade\n\
+         oifname \"{name}\" ct status dnat ip saddr {{ {v4}, 127.0.0.0/8 }} masquerade\n}}\n}}\n",
+        guard::gone(V4, name)
     );
+    if let Some(v6) = subnets.v6 {
+        // The kernel takes no packet for the loopback of IPv6 from another interface.
+        let v6 = format!(
+            "{}table {V6} {name} {{\n\
+             {leave}\
+             ip6 saddr {v6} ip6 daddr != ff00::/8 oifname != \"{name}\" masquerade\n\
+             oifname \"{name}\" ct status dnat ip6 saddr {v6} masquerade\n}}\n}}\n",
+            guard::gone(V6, name)
+        );
+        script.push_str(&v6);
+    }
     nft(locked, &script, patience)
 }
 
 /// Removes them.
-pub(super) fn unshare(locked: &mut Locked, patience: Duration) -> Result<(), Error> {
-    nft(locked, &guard::gone(FAMILY, bridge::NAME), patience)
+pub(super) fn unshare(locked: &mut Locked, with_ipv6: bool, patience: Duration) -> Result<(), Error> {
+    let gone: String = families(with_ipv6).map(|family| guard::gone(family, bridge::NAME)).collect();
+    nft(locked, &gone, patience)
 }
 
-/// Makes the bridge, with the gateway's address.
-pub(super) fn make_bridge(subnet: Subnet) -> Result<(), Error> {
-    let gateway = subnet.gateway();
+/// Makes the bridge, with the gateways' addresses.
+pub(super) fn make_bridge(subnets: Subnets) -> Result<(), Error> {
     let made = Links::open().and_then(|links| {
-        links.add_bridge(bridge::NAME, mac_of(gateway))?;
-        links.add_address(bridge::NAME, gateway, subnet.prefix)?;
+        links.add_bridge(bridge::NAME, mac_of(subnets.v4.gateway()))?;
+        if subnets.v6.is_some() {
+            forward::set(bridge::NAME, &BRIDGE)?;
+        }
+        for subnet in subnets.all() {
+            links.add_address(bridge::NAME, subnet.gateway(), subnet.prefix)?;
+        }
         links.up(bridge::NAME)
     });
     made.map_err(Error::system("make the bridge", bridge::NAME))?;
@@ -238,28 +287,35 @@ mod tests {
     use super::*;
 
     fn member<'a>(run_dir: &'a Path, id: &'a str) -> Member<'a> {
-        let subnet = "10.0.0.0/29".parse().unwrap();
-        Member { id, namespace: Path::new("/ns"), table: "t", run_dir, subnet, patience: Duration::from_secs(1) }
+        let subnets = Subnets::parse("10.0.0.0/29 fd00::/64").unwrap();
+        Member { id, namespace: Path::new("/ns"), table: "t", run_dir, subnets, patience: Duration::from_secs(1) }
     }
 
     #[test]
     fn addresses_are_given_in_turn_and_given_back() {
         let dir = tempfile::tempdir().unwrap();
-        let of = |id| member(dir.path(), id).lease().map(|ip| ip.octets()[3]);
+        let of = |id| -> Result<(u8, u16), Error> {
+            let addresses = member(dir.path(), id).lease()?;
+            let [(IpAddr::V4(v4), _), (IpAddr::V6(v6), _)] = addresses[..] else { panic!("{addresses:?}") };
+            assert_eq!(v6.segments()[..7], [0xfd00, 0, 0, 0, 0, 0, 0]);
+            Ok((v4.octets()[3], v6.segments()[7]))
+        };
         let ids = ["a", "b", "c", "d", "e"];
-        assert_eq!(ids.map(|id| of(id).unwrap()), [2, 3, 4, 5, 6]);
+        assert_eq!(ids.map(|id| of(id).unwrap()), [(2, 2), (3, 3), (4, 4), (5, 5), (6, 6)]);
         assert!(matches!(of("f"), Err(Error::Full { most: 5, .. })));
         member(dir.path(), "c").give_back().unwrap();
-        assert_eq!(of("f").unwrap(), 4, "the only one that is free");
+        assert_eq!(of("f").unwrap(), (4, 7), "the only one that is free; the next one");
         member(dir.path(), "a").give_back().unwrap();
         member(dir.path(), "b").give_back().unwrap();
-        assert_eq!(of("g").unwrap(), 2, "the next after the last one, from the beginning");
-        assert_eq!(of("g").unwrap(), 3, "one allocation has one; its next one is the least recently used");
-        let text = fs::read_to_string(bridge::leases(dir.path()).join("10.0.0.3")).unwrap();
-        assert_eq!(text, "g\r\neth0", "as host-local writes it");
+        assert_eq!(of("g").unwrap(), (2, 8), "the next after the last one, from the beginning");
+        assert_eq!(of("g").unwrap(), (3, 9), "one allocation has one; its next one is the least recently used");
+        for (name, text) in [("10.0.0.3", "g\r\neth0"), ("fd00::9", "g\r\neth0"), ("last_reserved_ip.1", "fd00::9")] {
+            let path = bridge::leases(dir.path()).join(name);
+            assert_eq!(fs::read_to_string(path).unwrap(), text, "{name}: as host-local writes it");
+        }
         // Killed between making the file and writing it.
         fs::write(bridge::leases(dir.path()).join("10.0.0.2"), "").unwrap();
-        assert_eq!(of("h").unwrap(), 2);
+        assert_eq!(of("h").unwrap(), (2, 10));
     }
 
     #[test]
@@ -270,19 +326,33 @@ mod tests {
             protocol: protocol.to_owned(),
             ip: ip.parse().unwrap(),
         };
-        let to = Ipv4Addr::new(10, 0, 0, 2);
-        assert_eq!(rules("t", to, &[]), None);
-        assert_eq!(rules("t", to, &[mapping("fd00::1", "tcp")]), None, "no way from IPv6 to IPv4");
-        let all = [mapping("192.0.2.1", "tcp"), mapping("0.0.0.0", "udp"), mapping("192.0.2.1", "tcp dport 1 drop #")];
-        let script = rules("t", to, &all).unwrap();
+        let subnets = Subnets::parse("10.0.0.0/29 fd00::/64").unwrap();
+        let member = member(Path::new("/nonexistent"), "a");
+        let v4 = [("10.0.0.2".parse().unwrap(), subnets.v4)];
+        let both = [v4[0], ("fd00::2".parse().unwrap(), subnets.v6.unwrap())];
+        assert_eq!(member.rules(&both, &[]), None);
+        assert_eq!(member.rules(&v4, &[mapping("2001:db8::1", "tcp")]), None, "no way from IPv6 to IPv4");
+        let all = [
+            mapping("192.0.2.1", "tcp"),
+            mapping("0.0.0.0", "udp"),
+            mapping("2001:db8::1", "tcp"),
+            mapping("::", "udp"),
+            mapping("192.0.2.1", "tcp dport 1 drop #"),
+        ];
+        let script = member.rules(&both, &all).unwrap();
         for line in [
             "delete table ip t",
             "ip daddr 192.0.2.1 tcp dport 8080 dnat to 10.0.0.2:80",
             "fib daddr type local udp dport 8080 dnat to 10.0.0.2:80",
+            "delete table ip6 t",
+            "ip6 daddr 2001:db8::1 tcp dport 8080 dnat to [fd00::2]:80",
+            "fib daddr type local udp dport 8080 dnat to [fd00::2]:80",
         ] {
             assert!(script.lines().any(|found| found == line), "{line}\n{script}");
         }
         assert!(!script.contains("drop"), "{script}");
+        let script = member.rules(&both, &[mapping("192.0.2.1", "tcp")]).unwrap();
+        assert!(!script.contains("ip6"), "{script}");
     }
 
     #[test]

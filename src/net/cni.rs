@@ -302,13 +302,14 @@ fn status(result: &Value) -> Option<Status> {
     };
     let v4 = addresses.iter().copied().find(IpAddr::is_ipv4);
     let address = v4.or_else(|| addresses.first().copied())?;
+    let address_ipv6 = addresses.iter().find_map(|ip| if let IpAddr::V6(ip) = ip { Some(*ip) } else { None });
     let dns = result.get("dns").cloned().unwrap_or_default();
     let texts = |key: &str| -> Vec<String> {
         let all = dns.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         all.iter().filter_map(|one| one.as_str().map(str::to_owned)).collect()
     };
     let (servers, searches, options) = (texts("nameservers"), texts("search"), texts("options"));
-    Some(Status { interface, address: Some(address), servers, searches, options, unguarded: None })
+    Some(Status { interface, address: Some(address), address_ipv6, servers, searches, options, unguarded: None })
 }
 
 #[cfg(test)]
@@ -406,11 +407,16 @@ mod tests {
             let found = status(&json!({ "interfaces": interfaces, "ips": ips }))?;
             Some((found.interface, found.address?.to_string()))
         };
+        let v6 = |ips: Vec<Value>| {
+            status(&json!({ "interfaces": interfaces, "ips": ips })).unwrap().address_ipv6.map(|ip| ip.to_string())
+        };
         let is = |interface: &str, address: &str| Some((interface.to_owned(), address.to_owned()));
         let all = vec![ip(Some(0), "10.0.0.1/8"), ip(Some(1), "10.0.0.9/8"), ip(Some(2), "10.0.0.2/8")];
         assert_eq!(of(&interfaces, all), is("eth0", "10.0.0.2"));
         let both = vec![ip(Some(2), "fd00::2/64"), ip(Some(2), "10.0.0.2/8")];
-        assert_eq!(of(&interfaces, both), is("eth0", "10.0.0.2"));
+        assert_eq!((of(&interfaces, both.clone()), v6(both)), (is("eth0", "10.0.0.2"), Some("fd00::2".to_owned())));
+        assert_eq!(v6(vec![ip(Some(2), "fd00::2/64")]), Some("fd00::2".to_owned()));
+        assert_eq!(v6(vec![ip(Some(0), "fd00::1/64"), ip(Some(2), "10.0.0.2/8")]), None, "the bridge's");
         assert_eq!(of(&interfaces, vec![ip(Some(2), "fd00::2/64")]), is("eth0", "fd00::2"));
         assert_eq!(of(&interfaces, vec![ip(Some(0), "10.0.0.1/8")]), is("bridge", "10.0.0.1"));
         assert_eq!(of(&json!([]), vec![ip(None, "10.0.0.3/8")]), is("eth0", "10.0.0.3"));

@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use super::Subnet;
+use super::{Subnet, Subnets};
 
 /// Why a network cannot be made or removed.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +68,8 @@ pub enum Error {
     },
     /// Another interface has an address in the subnet.
     #[error(
-        "the bridge's subnet {subnet} is in use: {interface} has the address {address}; give another one with --bridge-network-subnet"
+        "the bridge's subnet {subnet} is in use: {interface} has the address {address}; give another one with {}",
+        subnet.option()
     )]
     SubnetTaken {
         /// The subnet.
@@ -80,26 +81,43 @@ pub enum Error {
     },
     /// The bridge exists with another subnet, and allocations use it.
     #[error(
-        "allocations use the bridge with the subnet {made}, so it cannot have {asked}: give --bridge-network-subnet {made}, or stop \
-         them (agentbin ps; what killed runs left: agentbin gc)"
+        "allocations use the bridge with the subnet {made}, so it cannot have {asked}: give {options}, or stop them (agentbin ps; what killed \
+         runs left: agentbin gc)"
     )]
     OtherSubnet {
-        /// The requested subnet.
-        asked: Subnet,
-        /// The subnet of the bridge.
+        /// The requested subnets.
+        asked: Subnets,
+        /// The subnets of the bridge.
         made: String,
+        /// The options that ask for those.
+        options: String,
+    },
+    /// The kernel has no IPv6.
+    #[error(
+        "this machine has no IPv6, which --bridge-network-subnet-ipv6 needs: boot it without ipv6.disable=1 and with the module ipv6, or \
+         take the option out"
+    )]
+    NoIpv6,
+    /// A router has announced itself to the machine, which would lose it.
+    #[error(
+        "the machine would lose its IPv6 default route at {interface}, which a router has announced, because net.ipv6.conf.all.forwarding \
+         would be set: set net.ipv6.conf.{interface}.accept_ra = 2, or net.ipv6.conf.all.forwarding = 1 yourself"
+    )]
+    WouldLoseRoute {
+        /// Where the route leads out.
+        interface: String,
     },
     /// The bridge has the maximum number of allocations.
     #[error(
-        "the bridge is full: its {most} allocations are all that {subnet}, on one bridge, has room for (never more than {}); stop some \
+        "the bridge is full: its {most} allocations are all that {subnets}, on one bridge, has room for (never more than {}); stop some \
          (agentbin ps; what killed runs left: agentbin gc), or use another network",
         super::MOST_ON_BRIDGE
     )]
     Full {
         /// How many.
         most: usize,
-        /// The bridge's subnet.
-        subnet: Subnet,
+        /// The bridge's subnets.
+        subnets: Subnets,
     },
     /// A value cannot be passed in `CNI_ARGS`.
     #[error("the argument {name:?} for CNI plugins {why}")]

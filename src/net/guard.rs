@@ -34,7 +34,7 @@ pub(super) struct Wire {
     /// The MAC of the inner end.
     mac: [u8; 6],
     /// The addresses of the allocation.
-    addresses: Vec<IpAddr>,
+    pub(super) addresses: Vec<IpAddr>,
 }
 
 impl Wire {

@@ -3,9 +3,9 @@
 //! ```text
 //! Networks::plan ─▶ a Network, which says all that will be made: written down by the caller before anything is
 //! Network::make ─▶ a note of it (`noted`) ─▶ namespace (unless a driver makes it) ─▶ ADD of each CNI plugin ─▶ rules (`guard`) ─▶
-//! Status; a failed ADD needs a DEL
-//! Network::remove ─▶ DEL with the same arguments and the kept result ─▶ rules ─▶ the bridge after the last one ─▶ the note ─▶
-//! namespace
+//! what the kernel remembers of a former owner (`conntrack`) ─▶ Status; a failed ADD needs a DEL
+//! Network::remove ─▶ DEL with the same arguments and the kept result ─▶ `conntrack` ─▶ rules ─▶ the bridge after the last one ─▶
+//! the note ─▶ namespace
 //! ```
 //!
 //! A network is changed by one process at a time. The lock is also held by the plugins that it starts: if the process is killed,
@@ -14,17 +14,22 @@
 mod bridge;
 mod builtin;
 mod cni;
+mod conntrack;
 mod error;
+mod examine;
+mod forward;
 mod guard;
 mod link;
 mod lock;
 mod namespace;
+mod netlink;
 mod noted;
 mod program;
 mod resolver;
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -32,6 +37,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 pub use error::Error;
+pub use examine::Finding;
 pub use namespace::socket_in;
 pub use noted::{Noted, all as noted};
 pub use program::Output;
@@ -55,42 +61,112 @@ pub const MOST_ON_BRIDGE: usize = 1023;
 /// Precedes the job's arguments: plugins then ignore arguments that they do not know.
 const IGNORE_UNKNOWN: &str = "IgnoreUnknown=true";
 
-/// An IPv4 network in CIDR notation, with space for at least two hosts.
+/// A network in CIDR notation, with space for at least two hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Subnet {
-    base: Ipv4Addr,
+    base: IpAddr,
     prefix: u8,
 }
 
 impl Subnet {
     /// The default subnet of the built-in bridge: private, and not a default of Nomad, Docker or podman.
-    pub const DEFAULT: Subnet = Subnet { base: Ipv4Addr::new(10, 126, 64, 0), prefix: 20 };
+    pub const DEFAULT: Subnet = Subnet { base: IpAddr::V4(Ipv4Addr::new(10, 126, 64, 0)), prefix: 20 };
 
-    fn mask(self) -> u32 {
-        u32::MAX << (32 - u32::from(self.prefix))
+    /// Parses an IPv4 network.
+    ///
+    /// # Errors
+    /// How to write it.
+    pub fn v4(text: &str) -> Result<Subnet, String> {
+        Subnet::parse::<Ipv4Addr>(text, 8..=29, "4")
     }
 
-    /// How many allocations can have an address in it and a port of one bridge: its first two addresses and its last one are
-    /// excluded.
+    /// Parses an IPv6 network.
+    ///
+    /// # Errors
+    /// How to write it.
+    pub fn v6(text: &str) -> Result<Subnet, String> {
+        let subnet = Subnet::parse::<Ipv6Addr>(text, 8..=125, "6")?;
+        // Up to 00ff: loopback, IPv4 in IPv6 and the like; from fe00: addresses of one link, and multicast.
+        match subnet.base {
+            IpAddr::V6(ip) if !(0x100..0xfe00).contains(&ip.segments()[0]) => {
+                Err("its addresses are not routed; use a part of fd00::/8, or a network that is routed to this machine"
+                    .to_owned())
+            }
+            _ => Ok(subnet),
+        }
+    }
+
+    fn parse<A: FromStr + Into<IpAddr>>(
+        text: &str,
+        lengths: RangeInclusive<u8>,
+        family: &str,
+    ) -> Result<Subnet, String> {
+        let read =
+            text.split_once('/').and_then(|(base, prefix)| Some((base.parse::<A>().ok()?, prefix.parse().ok()?)));
+        let Some((base, prefix)) = read.filter(|(_, prefix)| lengths.contains(prefix)) else {
+            let (least, most) = (lengths.start(), lengths.end());
+            return Err(format!(
+                "write it as ADDRESS/LENGTH, an IPv{family} network with a length from {least} to {most}"
+            ));
+        };
+        let given = Subnet { base: base.into(), prefix };
+        let subnet = Subnet { base: given.at(0), prefix };
+        if subnet == given { Ok(subnet) } else { Err(format!("the network is {subnet}")) }
+    }
+
+    /// How many addresses it has, as a power of two.
+    fn space(self) -> u32 {
+        let width = if self.base.is_ipv4() { Ipv4Addr::BITS } else { Ipv6Addr::BITS };
+        width.saturating_sub(u32::from(self.prefix))
+    }
+
+    /// The address with this number.
+    fn at(self, number: u128) -> IpAddr {
+        let mask = u128::MAX.checked_shl(self.space()).unwrap_or_default();
+        let bits = bits(self.base) & mask | number & !mask;
+        match self.base {
+            IpAddr::V4(_) => Ipv4Addr::from_bits(bits as u32).into(),
+            IpAddr::V6(_) => Ipv6Addr::from_bits(bits).into(),
+        }
+    }
+
+    /// How many addresses allocations can have: all but the first two and the last one.
+    fn addresses(self) -> u128 {
+        (1_u128 << self.space().min(Ipv6Addr::BITS - 1)).saturating_sub(3)
+    }
+
+    /// How many allocations can have an address in it and a port of one bridge.
     fn room(self) -> usize {
-        let addresses = 1_usize << (32 - self.prefix);
-        MOST_ON_BRIDGE.min(addresses - 3)
+        usize::try_from(self.addresses()).map_or(MOST_ON_BRIDGE, |most| most.min(MOST_ON_BRIDGE))
     }
 
     /// The address of the bridge itself.
-    fn gateway(self) -> Ipv4Addr {
-        Ipv4Addr::from_bits(self.base.to_bits() + 1)
+    fn gateway(self) -> IpAddr {
+        self.at(1)
     }
 
-    /// The addresses for allocations, each once, beginning with the one after `last`.
-    fn after(self, last: Option<Ipv4Addr>) -> impl Iterator<Item = Ipv4Addr> {
-        let (first, count) = (self.base.to_bits() + 2, !self.mask() - 2);
-        let start = last.map_or(0, |last| last.to_bits().wrapping_sub(first).saturating_add(1));
-        (0..count).map(move |step| Ipv4Addr::from_bits(first + (start % count + step) % count))
+    /// The addresses for allocations, each once, beginning with the one after `last`, if that is one of them.
+    fn after(self, last: Option<IpAddr>) -> impl Iterator<Item = IpAddr> {
+        let (first, count) = (bits(self.base) + 2, self.addresses());
+        let last = last.filter(|last| self.contains(*last)).and_then(|last| bits(last).checked_sub(first));
+        let start = last.map_or(0, |last| last + 1);
+        (0..count).map(move |step| self.at(2 + (start % count + step) % count))
     }
 
-    fn contains(self, ip: Ipv4Addr) -> bool {
-        ip.to_bits() & self.mask() == self.base.to_bits()
+    fn contains(self, ip: IpAddr) -> bool {
+        ip.is_ipv4() == self.base.is_ipv4() && Subnet { base: ip, ..self }.at(0) == self.base
+    }
+
+    /// The option that sets it.
+    const fn option(self) -> &'static str {
+        if self.base.is_ipv4() { "--bridge-network-subnet" } else { "--bridge-network-subnet-ipv6" }
+    }
+}
+
+fn bits(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => u128::from(ip.to_bits()),
+        IpAddr::V6(ip) => ip.to_bits(),
     }
 }
 
@@ -100,20 +176,50 @@ impl fmt::Display for Subnet {
     }
 }
 
-impl FromStr for Subnet {
-    type Err = String;
+/// The subnets of the built-in bridge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subnets {
+    /// The one of IPv4.
+    pub v4: Subnet,
+    /// The one of IPv6, if allocations get such addresses.
+    pub v6: Option<Subnet>,
+}
 
-    fn from_str(text: &str) -> Result<Subnet, String> {
-        let read = text.split_once('/').and_then(|(base, prefix)| Some((base.parse().ok()?, prefix.parse().ok()?)));
-        let Some((base, prefix @ 8..=29)) = read else {
-            return Err("write it as ADDRESS/LENGTH, an IPv4 network with a length from 8 to 29".to_owned());
-        };
-        let subnet = Subnet { base, prefix };
-        if !subnet.contains(base) {
-            let base = Ipv4Addr::from_bits(base.to_bits() & subnet.mask());
-            return Err(format!("the network is {base}/{prefix}"));
+impl Subnets {
+    fn all(self) -> impl Iterator<Item = Subnet> {
+        [self.v4].into_iter().chain(self.v6)
+    }
+
+    /// Whether an address can be an allocation's, or the bridge's.
+    fn contain(self, ip: IpAddr) -> bool {
+        self.all().any(|subnet| subnet.contains(ip))
+    }
+
+    fn room(self) -> usize {
+        self.all().map(Subnet::room).min().unwrap_or_default()
+    }
+
+    /// Parses what `Display` writes.
+    fn parse(text: &str) -> Option<Subnets> {
+        let (v4, v6) = text.split_once(' ').map_or((text, None), |(v4, v6)| (v4, Some(v6)));
+        Some(Subnets { v4: Subnet::v4(v4).ok()?, v6: v6.map(Subnet::v6).transpose().ok()? })
+    }
+
+    /// The options that set them.
+    fn options(self) -> String {
+        let mut options = format!("{} {}", self.v4.option(), self.v4);
+        match self.v6 {
+            Some(v6) => options.extend([" ", v6.option(), " ", &v6.to_string()]),
+            None => options.push_str(" and no --bridge-network-subnet-ipv6"),
         }
-        Ok(subnet)
+        options
+    }
+}
+
+impl fmt::Display for Subnets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.v4)?;
+        self.v6.map_or(Ok(()), |v6| write!(f, " {v6}"))
     }
 }
 
@@ -135,8 +241,11 @@ pub struct Mapping {
 pub struct Status {
     /// The interface inside; empty if there is loopback only.
     pub interface: String,
-    /// Its address.
+    /// Its address: of IPv4, if it has one.
     pub address: Option<IpAddr>,
+    /// Its IPv6 address.
+    #[serde(default)]
+    pub address_ipv6: Option<Ipv6Addr>,
     /// Name servers of the network.
     pub servers: Vec<String>,
     /// Search domains.
@@ -185,8 +294,8 @@ pub struct Networks {
     pub config_dir: PathBuf,
     /// CNI plugins: the first directory that has one wins.
     pub plugin_dirs: Vec<PathBuf>,
-    /// The subnet of the built-in bridge.
-    pub subnet: Subnet,
+    /// The subnets of the built-in bridge.
+    pub subnets: Subnets,
 }
 
 impl Networks {
@@ -194,7 +303,8 @@ impl Networks {
     #[must_use]
     pub fn new(run_dir: PathBuf) -> Networks {
         let plugin_dirs = PLUGIN_DIRS.map(PathBuf::from).into();
-        Networks { run_dir, config_dir: PathBuf::from(CONFIG_DIR), plugin_dirs, subnet: Subnet::DEFAULT }
+        let subnets = Subnets { v4: Subnet::DEFAULT, v6: None };
+        Networks { run_dir, config_dir: PathBuf::from(CONFIG_DIR), plugin_dirs, subnets }
     }
 
     /// The names of the CNI networks that are configured here; unreadable files are skipped.
@@ -217,22 +327,22 @@ impl Networks {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::NeedsRoot);
         }
-        let subnet = matches!(wish.kind, Kind::Bridge).then_some(self.subnet);
+        let subnets = matches!(wish.kind, Kind::Bridge).then_some(self.subnets);
         let list = match wish.kind {
             Kind::None => None,
             Kind::Cni(name) => Some(cni::find(&self.config_dir, name)?),
             Kind::Bridge if !bridge::has_plugins(&self.plugin_dirs) => Some(List::without_plugins(bridge::NAME)),
             Kind::Bridge => {
                 let broken = |reason| Error::BadConfig { path: PathBuf::from(bridge::NAME), reason };
-                Some(bridge::list(&self.run_dir, self.subnet).map_err(broken)?)
+                Some(bridge::list(&self.run_dir, self.subnets).map_err(broken)?)
             }
         };
         let args = args(&wish.args)?;
         let dirs = self.plugin_dirs.clone();
         let connection = list.map(|list| Connection { list, dirs, args, mappings: wish.mappings, result: None });
         connection.as_ref().map_or(Ok(()), Connection::check)?;
-        if let (Some(subnet), Some(connection)) = (subnet, &connection) {
-            bridge::check(&self.run_dir, subnet, connection.by())?;
+        if let (Some(subnets), Some(connection)) = (subnets, &connection) {
+            bridge::check(&self.run_dir, subnets, connection.by())?;
         }
         Ok(Network {
             id: wish.id.to_owned(),
@@ -240,7 +350,8 @@ impl Networks {
             driver: wish.driver.map(str::to_owned),
             run_dir: self.run_dir.clone(),
             record: wish.record,
-            subnet,
+            subnet: subnets.map(|subnets| subnets.v4),
+            subnet_ipv6: subnets.and_then(|subnets| subnets.v6),
             connection,
         })
     }
@@ -284,10 +395,17 @@ pub struct Network {
     record: PathBuf,
     /// The subnet of the built-in bridge, if it is used.
     subnet: Option<Subnet>,
+    /// Its subnet of IPv6, if it has one.
+    #[serde(default)]
+    subnet_ipv6: Option<Subnet>,
     connection: Option<Connection>,
 }
 
 impl Network {
+    fn subnets(&self) -> Option<Subnets> {
+        self.subnet.map(|v4| Subnets { v4, v6: self.subnet_ipv6 })
+    }
+
     /// The file of the namespace; empty until its driver has made it.
     #[must_use]
     pub fn namespace(&self) -> &Path {
@@ -319,17 +437,18 @@ impl Network {
     /// # Errors
     /// [`Error`]; what was done by then is undone by [`Network::disconnect`]. With [`Error::Locked`] nothing was done.
     pub fn connect(&mut self, cancel: &Arc<AtomicBool>) -> Result<Status, Error> {
+        let subnets = self.subnets();
         let Some(connection) = &mut self.connection else { return Ok(Status::default()) };
         let mut locked = take_lock(&self.run_dir, &connection.list.name, cancel)?;
-        let connected = match self.subnet {
-            Some(subnet) => bridge::prepare(&mut locked, &self.run_dir, subnet, connection.by(), PATIENCE),
+        let connected = match subnets {
+            Some(subnets) => bridge::prepare(&mut locked, &self.run_dir, subnets, connection.by(), PATIENCE),
             None => Ok(()),
         };
         let table = guard::table(&self.record, &self.id);
         let added = connected.and_then(|()| {
-            if let (By::Builtin, Some(subnet)) = (connection.by(), self.subnet) {
+            if let (By::Builtin, Some(subnets)) = (connection.by(), subnets) {
                 let (id, namespace, run_dir) = (&*self.id, &*self.namespace, &*self.run_dir);
-                let member = Member { id, namespace, table: &table, run_dir, subnet, patience: PATIENCE };
+                let member = Member { id, namespace, table: &table, run_dir, subnets, patience: PATIENCE };
                 connection.result = Some(member.add(&mut locked, &connection.mappings)?);
                 Ok(())
             } else {
@@ -340,7 +459,10 @@ impl Network {
         let status = added.and_then(|()| connection.status());
         let status = status.and_then(|mut status| {
             if self.subnet.is_some() {
-                status.unguarded = guard::make(&mut locked, &table, &wire(connection)?, PATIENCE)?;
+                let wire = wire(connection)?;
+                status.unguarded = guard::make(&mut locked, &table, &wire, PATIENCE)?;
+                // When its ports are mapped: a datagram that comes before would be led to nobody, and the next ones, too.
+                forget(&self.id, &wire.addresses, &connection.mappings)?;
             }
             Ok(status)
         });
@@ -371,28 +493,47 @@ impl Network {
         let namespace = if namespace::is_there(&self.namespace) { &*self.namespace } else { Path::new("") };
         let mut locked = take_lock(&self.run_dir, &connection.list.name, cancel)?;
         let table = guard::table(&self.record, &self.id);
-        if let (By::Builtin, Some(subnet)) = (connection.by(), self.subnet) {
+        let addresses = self.addresses(connection)?;
+        if let (By::Builtin, Some(subnets)) = (connection.by(), self.subnets()) {
             let (id, run_dir) = (&*self.id, &*self.run_dir);
-            Member { id, namespace, table: &table, run_dir, subnet, patience: PATIENCE }.remove(&mut locked)?;
+            Member { id, namespace, table: &table, run_dir, subnets, patience: PATIENCE }.remove(&mut locked)?;
         } else {
             let caller = Caller { id: &self.id, namespace, patience: PATIENCE };
             self.del(connection, &mut locked, &caller)?;
         }
         if self.subnet.is_some() {
+            forget(&self.id, &addresses, &[])?;
             guard::remove(&mut locked, &table, PATIENCE)?;
             bridge::remove_if_unused(&mut locked, &self.run_dir, PATIENCE)?;
         }
         noted::remove(self)
     }
 
+    /// Its addresses on the built-in bridge: those of its result, and those that are taken in its name, as who took them may have been
+    /// killed before there was a result.
+    fn addresses(&self, connection: &Connection) -> Result<Vec<IpAddr>, Error> {
+        let Some(subnets) = self.subnets() else { return Ok(Vec::new()) };
+        let mut all = bridge::leased(&self.run_dir, &self.id)?;
+        let taken = bridge::taken(&self.run_dir)?;
+        let is_anothers = |ip: &IpAddr| taken.iter().any(|(taken, _)| taken == ip) && !all.contains(ip);
+        let mut former = wire(connection).map_or(Vec::new(), |wire| wire.addresses);
+        // It was given back before a reboot, or before the process was killed that did it.
+        former.retain(|ip| !is_anothers(ip));
+        all.append(&mut former);
+        // The record that the result was read from may be manipulated.
+        all.retain(|ip| subnets.contain(*ip));
+        Ok(all)
+    }
+
     /// Calls the plugins, once more if ports are still mapped.
     fn del(&self, connection: &Connection, locked: &mut lock::Locked, caller: &Caller<'_>) -> Result<(), Error> {
         connection.del(locked, caller)?;
-        if self.subnet.is_none() || !connection.has_mappings() || !bridge::has_ports(locked, &self.id, PATIENCE)? {
+        let Some(subnets) = self.subnets() else { return Ok(()) };
+        if !connection.has_mappings() || !bridge::has_ports(locked, &self.id, subnets, PATIENCE)? {
             return Ok(());
         }
         connection.del(locked, caller)?;
-        if bridge::has_ports(locked, &self.id, PATIENCE)? {
+        if bridge::has_ports(locked, &self.id, subnets, PATIENCE)? {
             let reason = "it says that it is done, and iptables has rules of the ports left".to_owned();
             return Err(Error::Failed { program: "CNI plugin portmap".to_owned(), of: " (DEL)".to_owned(), reason });
         }
@@ -423,6 +564,11 @@ fn wire(connection: &Connection) -> Result<guard::Wire, Error> {
     let reason = "it does not say which interfaces are the two ends".to_owned();
     let wire = connection.result.as_ref().and_then(guard::Wire::of);
     wire.ok_or(Error::BadResult { network: connection.list.name.clone(), reason })
+}
+
+fn forget(whose: &str, addresses: &[IpAddr], mappings: &[Mapping]) -> Result<(), Error> {
+    let forgotten = conntrack::forget(addresses, mappings, PATIENCE);
+    forgotten.map_err(Error::system("make the kernel forget the connections of", whose))
 }
 
 /// Runs another program of the operator as CNI plugins are run: without an environment but `env` and a PATH, with a limit of its
@@ -469,18 +615,98 @@ mod tests {
     }
 
     #[test]
+    fn an_address_that_another_allocation_has_by_now_is_not_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let result = serde_json::json!({
+            "interfaces": [{ "name": "veth0" }, { "name": "eth0", "mac": "0a:58:0a:00:00:02", "sandbox": "/ns" }],
+            "ips": [{ "interface": 1, "address": "10.0.0.2/24" }, { "interface": 1, "address": "192.0.2.1/24" }],
+        });
+        let connection = Connection {
+            list: List::without_plugins(bridge::NAME),
+            dirs: Vec::new(),
+            args: String::new(),
+            mappings: Vec::new(),
+            result: Some(result),
+        };
+        let network = Network {
+            id: "a".to_owned(),
+            namespace: PathBuf::new(),
+            driver: None,
+            run_dir: dir.path().to_owned(),
+            record: PathBuf::new(),
+            subnet: Subnet::v4("10.0.0.0/24").ok(),
+            subnet_ipv6: None,
+            connection: Some(connection.clone()),
+        };
+        let own = || network.addresses(&connection).unwrap().iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(own(), ["10.0.0.2"], "what is not in the subnet was never its own");
+        let leases = bridge::leases(dir.path());
+        std::fs::create_dir_all(&leases).unwrap();
+        std::fs::write(leases.join("10.0.0.2"), "b\r\neth0").unwrap();
+        assert_eq!(own(), [""; 0]);
+        std::fs::write(leases.join("10.0.0.3"), "a\r\neth0").unwrap();
+        assert_eq!(own(), ["10.0.0.3"]);
+    }
+
+    #[test]
     fn subnets_are_networks() {
-        let subnet: Subnet = "10.0.16.0/20".parse().unwrap();
+        let subnet = Subnet::v4("10.0.16.0/20").unwrap();
         assert_eq!(subnet.to_string(), "10.0.16.0/20");
-        for (ip, inside) in [("10.0.16.0", true), ("10.0.31.255", true), ("10.0.32.0", false), ("10.0.15.255", false)] {
+        for (ip, inside) in [
+            ("10.0.16.0", true),
+            ("10.0.31.255", true),
+            ("10.0.32.0", false),
+            ("10.0.15.255", false),
+            ("::a00:1000", false),
+        ] {
             assert_eq!(subnet.contains(ip.parse().unwrap()), inside, "{ip}");
         }
-        assert_eq!(Subnet::DEFAULT.to_string().parse(), Ok(Subnet::DEFAULT));
+        assert_eq!(Subnet::v4(&Subnet::DEFAULT.to_string()), Ok(Subnet::DEFAULT));
         for (subnet, room) in [("10.0.0.0/29", 5), ("10.0.0.0/24", 253), ("10.0.0.0/22", 1021), ("10.0.0.0/21", 1023)] {
-            assert_eq!(subnet.parse::<Subnet>().unwrap().room(), room, "{subnet}");
+            assert_eq!(Subnet::v4(subnet).unwrap().room(), room, "{subnet}");
         }
+        for (subnet, room) in [("fd00::8/125", 5), ("fd00::/120", 253), ("fd00::/64", 1023), ("fd00::/8", 1023)] {
+            let subnet = Subnet::v6(subnet).unwrap();
+            assert_eq!(subnet.room(), room, "{subnet}");
+            assert!(subnet.contains(subnet.gateway()) && !subnet.contains("2001:db8::1".parse().unwrap()), "{subnet}");
+        }
+        let subnet = Subnet::v6("fd00::8/125").unwrap();
+        let last = Some("fd00::d".parse().unwrap());
+        let all: Vec<String> = subnet.after(last).map(|ip| ip.to_string()).collect();
+        assert_eq!(all, ["fd00::e", "fd00::a", "fd00::b", "fd00::c", "fd00::d"]);
+        for unknown in [None, Some("fd00:7::ffff:d"), Some("fd00::9"), Some("10.0.0.3")] {
+            let first = subnet.after(unknown.map(|ip: &str| ip.parse().unwrap())).next();
+            assert_eq!(first, Some("fd00::a".parse().unwrap()), "{unknown:?}");
+        }
+        assert_eq!(subnet.gateway().to_string(), "fd00::9");
+        for wrong in ["fd00::", "fd00::/126", "fd00::/7", "10.0.0.0/24", "/64", ""] {
+            assert!(Subnet::v6(wrong).unwrap_err().starts_with("write it as"), "{wrong}");
+        }
+        assert_eq!(Subnet::v6("fd00::1/64"), Err("the network is fd00::/64".to_owned()));
+        for wrong in ["fe80::/64", "ff05::/64", "::/64", "::ffff:0:0/96", "64:ff9b::/96", "fec0::/64"] {
+            assert!(Subnet::v6(wrong).unwrap_err().contains("fd00::/8"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_bridge_has_one_subnet_or_two() {
+        for (text, options) in [
+            ("10.0.0.0/24", "--bridge-network-subnet 10.0.0.0/24 and no --bridge-network-subnet-ipv6"),
+            ("10.0.0.0/24 fd00::/64", "--bridge-network-subnet 10.0.0.0/24 --bridge-network-subnet-ipv6 fd00::/64"),
+        ] {
+            let subnets = Subnets::parse(text).unwrap();
+            assert_eq!((subnets.to_string(), subnets.options()), (text.to_owned(), options.to_owned()));
+        }
+        assert_eq!(Subnets::parse("10.0.0.0/20 fd00::8/125").unwrap().room(), 5, "the smaller one counts");
+        for wrong in ["", "10.0.0.0/24 ", "fd00::/64", "10.0.0.0/24 fd00::/64 x"] {
+            assert_eq!(Subnets::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn subnets_wrongly_written_are_refused() {
         for wrong in ["10.0.0.0", "10.0.0.0/31", "10.0.0.0/0", "10.0.0.1/24", "fd00::/64", "/24", ""] {
-            assert!(wrong.parse::<Subnet>().is_err(), "{wrong}");
+            assert!(Subnet::v4(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -74,6 +74,18 @@ pub(super) fn enter<T: Send>(namespace: &OwnedFd, work: impl FnOnce() -> io::Res
     })
 }
 
+/// Does `work` in a new namespace, which ends with it, on a thread of its own.
+pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let apart = || {
+            process::unshare(flags::NEW_NET)?;
+            Ok(work())
+        };
+        let thread = scope.spawn(apart).join();
+        thread.unwrap_or_else(|_| Err(io::Error::other("the thread in the network namespace panicked")))
+    })
+}
+
 /// Unmounts the namespace and removes the file; a missing one counts as removed.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     loop {

@@ -5,7 +5,7 @@
 //! is disconnected; the allocation's record is written earlier, and removed later.
 
 use std::io::{self, Write as _};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::AtFlags;
@@ -137,6 +137,12 @@ impl Noted {
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
         self.network.connection.as_ref()?.status().ok()?.address
+    }
+
+    /// Its IPv6 address, once it is connected, if it has one.
+    #[must_use]
+    pub fn address_ipv6(&self) -> Option<Ipv6Addr> {
+        self.network.connection.as_ref()?.status().ok()?.address_ipv6
     }
 
     /// Ports of the host that are, or may be, mapped into it.

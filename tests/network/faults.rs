@@ -33,13 +33,13 @@ struct Faulty {
 
 impl Faulty {
     fn new(by: By) -> Faulty {
-        let site = Site::made(by);
+        let site = Site::with_ipv6(by);
         let dir = site.world.path("faults");
         std::fs::create_dir(&dir).unwrap();
         let plugins = site.plugins(&[]);
         // The first directory in which programs are looked for.
         let programs = Path::new("/usr/local/sbin");
-        let real: Vec<(&str, PathBuf)> = ["nft", "iptables", "iptables-restore"]
+        let real: Vec<(&str, PathBuf)> = ["nft", "iptables", "iptables-restore", "ip6tables", "ip6tables-restore"]
             .map(|name| {
                 let places = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
                 let place = places.iter().map(|place| Path::new(place).join(name)).find(|path| path.exists());
@@ -98,8 +98,11 @@ esac
         for (name, text) in [("fault", fault), ("nth", &nth.to_string()), ("count", "0")] {
             std::fs::write(file(name), text).unwrap();
         }
-        let network = "mode = \"bridge\"\nport \"p\" {\n to = 80\n}";
-        let text = job("batch", &[group("g", "raw_exec", network, "true")]);
+        let network =
+            "mode = \"bridge\"\nport \"p\" {\n to = 80\n}\nport \"six\" {\n to = 80\n host_network = \"six\"\n}";
+        // The kernel remembers that it was there.
+        let script = "busybox ping -c 1 198.51.100.9; busybox ping -c 1 2001:db8:7::9";
+        let text = job("batch", &[group("g", "raw_exec", network, script)]);
         let plugins: &[&str] =
             if self.by == By::Plugins { &["--cni-path", self.plugins.to_str().unwrap()] } else { &[] };
         let mut run = self.site.start("faulty", &text, plugins);
@@ -143,6 +146,7 @@ esac
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_eq!(self.site.world.allocations(), 0, "{fault} of call {nth}, {hit}");
+        assert_eq!(self.site.connections(), BTreeSet::new(), "{fault} of call {nth}, {hit}");
     }
 }
 
@@ -164,7 +168,7 @@ fn no_fault_leaves_anything(by: By, least_calls: usize, least_points: usize) {
     let faulty = Faulty::new(by);
     let before = faulty.site.state();
     let (_, calls) = faulty.run(0, "");
-    assert_eq!(faulty.site.state(), before);
+    assert_eq!((faulty.site.state(), faulty.site.connections()), (before.clone(), BTreeSet::new()));
     assert!(calls > least_calls, "{calls} calls");
     if std::env::var("AGENTBIN_FULL").is_ok_and(|full| full == "1") {
         let mut points = 0;

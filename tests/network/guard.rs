@@ -26,6 +26,9 @@ LL = b"\xfe\x80" + bytes(6) + bytes([MAC[0] ^ 2]) + MAC[1:3] + b"\xff\xfe" + MAC
 OTHER6 = socket.inet_pton(socket.AF_INET6, "fe80::bad")
 NODES = socket.inet_pton(socket.AF_INET6, "ff02::1")
 
+GLOBAL = bytes.fromhex([l for l in open("/proc/self/net/if_inet6") if l.startswith("fd")][0][:32])
+OTHER_GLOBAL = socket.inet_pton(socket.AF_INET6, "fd00:7::bad")
+
 def total(data):
     data += bytes(len(data) % 2)
     s = sum(struct.unpack("!%dH" % (len(data) // 2), data))
@@ -77,6 +80,11 @@ def frames(say):
         ether(0x86dd, v6(icmp(130, bytes(20) + say("listeners")))),
         ether(0x86dd, v6(icmp(135, bytes(4) + OTHER6 + say("duplicate"), bytes(16)), bytes(16))),
         ether(0x86dd, v6(icmp(128, bytes(4) + say("ipv6-none"), bytes(16)), bytes(16))),
+        ether(0x86dd, v6(icmp(128, bytes(4) + say("global"), OTHER_GLOBAL), OTHER_GLOBAL)),
+        ether(0x86dd, v6(icmp(136, bytes(4) + OTHER_GLOBAL + option(say("global-neighbour"))))),
+        ether(0x86dd, v6(icmp(135, bytes(4) + OTHER_GLOBAL + say("global-duplicate"), bytes(16)), bytes(16))),
+        ether(0x86dd, v6(icmp(136, bytes(4) + GLOBAL + option(say("own-global-neighbour"))))),
+        ether(0x86dd, v6(icmp(128, bytes(4) + say("own-global"), GLOBAL), GLOBAL)),
         ether(0x8100, struct.pack("!HH", 5, 0x800) + v4(say("tagged"))),
         ether(0x88b5, say("protocol") + bytes(40)),
         ether(0x806, arp(MAC, IP) + say("own-arp")),
@@ -105,8 +113,17 @@ while True:
         print(name.decode(), n.decode(), flush=True)
 "#;
 
-const HONEST: [&str; 6] = ["own-arp", "own-arp-probe", "own-neighbour", "own-duplicate", "own-ipv6", "own-ipv4"];
-const ATTACKS: [&str; 19] = [
+const HONEST: [&str; 8] = [
+    "own-arp",
+    "own-arp-probe",
+    "own-neighbour",
+    "own-duplicate",
+    "own-ipv6",
+    "own-global",
+    "own-global-neighbour",
+    "own-ipv4",
+];
+const ATTACKS: [&str; 22] = [
     "mac",
     "arp-frame",
     "ipv4",
@@ -124,6 +141,9 @@ const ATTACKS: [&str; 19] = [
     "listeners",
     "duplicate",
     "ipv6-none",
+    "global",
+    "global-neighbour",
+    "global-duplicate",
     "tagged",
     "protocol",
 ];
@@ -195,7 +215,7 @@ fn g1_without_plugins_a_task_on_the_bridge_sends_with_its_own_addresses_only() {
 }
 
 fn a_task_on_the_bridge_sends_with_its_own_addresses_only(by: By) {
-    let site = Site::made(by);
+    let site = Site::with_ipv6(by);
     let before = site.state();
     let file = site.world.file("sender.py", SENDER);
     let script = format!("echo up; exec /usr/bin/python3 {}", file.display());

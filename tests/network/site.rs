@@ -13,6 +13,8 @@ use crate::world::{Out, Running, World, copy_program, signal};
 
 /// The address of the machine; its neighbour on the wire has 198.51.100.9.
 pub const HOST: &str = "198.51.100.7";
+/// Its IPv6 address, where it has one; its neighbour then has `2001:db8:7::9`.
+pub const HOST_IPV6: &str = "2001:db8:7::7";
 /// Where Debian has the reference plugins.
 pub const PLUGINS: &str = "/usr/lib/cni";
 
@@ -29,6 +31,7 @@ pub enum By {
 pub struct Site {
     pub world: World,
     by: By,
+    has_ipv6: bool,
 }
 
 pub fn done(program: &str, words: &[&str]) -> String {
@@ -47,6 +50,15 @@ impl Site {
     }
 
     pub fn made(by: By) -> Site {
+        Site::with(by, false)
+    }
+
+    /// A machine with IPv6, on which allocations get such addresses as well.
+    pub fn with_ipv6(by: By) -> Site {
+        Site::with(by, true)
+    }
+
+    fn with(by: By, has_ipv6: bool) -> Site {
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).unwrap();
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
         mount(Some("run"), "/run", Some("tmpfs"), MsFlags::empty(), Some("mode=755")).unwrap();
@@ -84,9 +96,14 @@ impl Site {
         ip("link add others type bridge");
         ip("address add 10.99.0.1/24 dev others");
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+        if has_ipv6 {
+            add_ipv6();
+        }
         // The chains that the reference plugin for ports leaves empty, for all that use it.
-        let site = Site { world: World::new(), by };
-        let out = site.run("job \"first\" {\n type = \"batch\"\n group \"g\" {\n network {\n mode = \"bridge\"\n port \"p\" {}\n }\n task \"t\" {\n driver = \"raw_exec\"\n config { command = \"/bin/true\" }\n }\n }\n}", &[]);
+        let site = Site { world: World::new(), by, has_ipv6 };
+        let six = if has_ipv6 { "port \"six\" { host_network = \"six\" }" } else { "" };
+        let ports = format!("mode = \"bridge\"\nport \"p\" {{}}\n{six}");
+        let out = site.run(&job("batch", &[group("first", "raw_exec", &ports, "true")]), &[]);
         assert_eq!(out.status, 0, "{out:?}");
         site
     }
@@ -94,7 +111,8 @@ impl Site {
     /// The arguments of a run that connects its allocations this way.
     pub fn args<'a>(&self, args: &[&'a str]) -> Vec<&'a str> {
         let none: &[&str] = if self.by == By::Builtin { &["--cni-path", "/nonexistent/cni"] } else { &[] };
-        [none, args].concat()
+        let six: &[&str] = if self.has_ipv6 { &IPV6 } else { &[] };
+        [none, six, args].concat()
     }
 
     pub fn run(&self, job: &str, args: &[&str]) -> Out {
@@ -137,7 +155,7 @@ impl Site {
         all.extend(ip("-o address").lines().map(|line| format!("address {}", line.split_once(' ').unwrap().1)));
         all.extend(ip("route show table all").lines().map(|line| format!("route {line}")));
         let mut table = String::new();
-        for line in done("iptables-save", &[]).lines() {
+        for line in (done("iptables-save", &[]) + &done("ip6tables-save", &[])).lines() {
             if let Some(name) = line.strip_prefix('*') {
                 name.clone_into(&mut table);
             }
@@ -163,6 +181,21 @@ impl Site {
         let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
         all.extend(mounts.lines().filter(|line| line.contains("nsfs") && line.contains("agentbin")).map(str::to_owned));
         all
+    }
+
+    /// What the kernel remembers of connections, without what changes by itself.
+    #[expect(clippy::unused_self, reason = "what is looked at is this machine's, whose namespaces it holds")]
+    pub fn remembered(&self) -> BTreeSet<String> {
+        let is_fixed =
+            |word: &&str| ["src=", "dst=", "sport=", "dport=", "id="].iter().any(|key| word.starts_with(key));
+        let lines = done("cat", &["/proc/net/nf_conntrack"]);
+        let tuples = |line: &str| line.split(' ').filter(is_fixed).collect::<Vec<_>>().join(" ");
+        lines.lines().map(tuples).collect()
+    }
+
+    /// The same, without the kernel's own reports of multicast groups, which come when they please.
+    pub fn connections(&self) -> BTreeSet<String> {
+        self.remembered().into_iter().filter(|line| !line.contains("dst=224.0.0.22")).collect()
     }
 
     pub fn gc(&self) {
@@ -193,6 +226,27 @@ impl Site {
         signal(&run.child, "INT");
         run.finish()
     }
+}
+
+/// What makes a run give its allocations IPv6 addresses, and their ports one of the machine.
+const IPV6: [&str; 4] = ["--bridge-network-subnet-ipv6", "fd00:7::/64", "--host-network", "six=2001:db8:7::7"];
+
+/// Gives the machine and its neighbour IPv6 addresses, which they have at once.
+fn add_ipv6() {
+    for (interface, setting, value) in [
+        ("lo", "disable_ipv6", "0"),
+        ("wire", "accept_dad", "0"),
+        ("wire", "accept_ra", "0"),
+        ("wire", "disable_ipv6", "0"),
+    ] {
+        std::fs::write(format!("/proc/sys/net/ipv6/conf/{interface}/{setting}"), value).unwrap();
+    }
+    std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
+    ip("address add 2001:db8:7::7/64 dev wire nodad");
+    ip("-n neighbour address add 2001:db8:7::9/64 dev wire nodad");
+    done("ip6tables", &["-P", "FORWARD", "DROP"]);
+    done("ip6tables", &["-A", "FORWARD", "-s", "2001:db8:9::/48", "-j", "ACCEPT"]);
+    done("ip6tables", &["-t", "nat", "-N", "OTHERS"]);
 }
 
 /// A rule without what changes by itself: its number, and how much it has seen.

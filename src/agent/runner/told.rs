@@ -1,6 +1,5 @@
 //! Reports about an allocation.
 
-use std::net::IpAddr;
 use std::time::SystemTime;
 
 use crate::agent::engine::Report;
@@ -38,8 +37,8 @@ pub(super) fn of(control: &Control, network: Option<&Status>) -> Report {
         task_states: tasks.into_iter().map(|now| (now.name.clone(), task(now))).into_map(),
         network_status: network.map(|status| NetworkStatus {
             interface_name: status.interface.clone(),
-            address: status.address.filter(IpAddr::is_ipv4).map(|ip| ip.to_string()).unwrap_or_default(),
-            address_ipv6: status.address.filter(IpAddr::is_ipv6).map(|ip| ip.to_string()).unwrap_or_default(),
+            address: status.address.map(|ip| ip.to_string()).unwrap_or_default(),
+            address_ipv6: status.address_ipv6.map(|ip| ip.to_string()).unwrap_or_default(),
         }),
     }
 }
