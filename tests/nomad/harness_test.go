@@ -140,12 +140,7 @@ func begin(t *testing.T, config agent.Config) *agent.Agent {
 	t.Helper()
 	config.Nomad = setting(t, "NOMAD")
 	if config.Agentbin == "" && !strings.Contains(config.Client, "chroot_env") {
-		// The whole of /usr is too much for a test; this is enough for a shell and for java.
-		config.Client += `
-  chroot_env = {
-    "/bin" = "/bin", "/lib" = "/lib", "/lib64" = "/lib64", "/etc" = "/etc", "/usr/bin" = "/usr/bin"
-    "/usr/lib/x86_64-linux-gnu" = "/usr/lib/x86_64-linux-gnu", "/usr/lib/jvm" = "/usr/lib/jvm"
-  }`
+		config.Client += smallRoot(t)
 	}
 	dir, err := os.MkdirTemp(world.dir, "a")
 	if err == nil {
