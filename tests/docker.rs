@@ -558,6 +558,11 @@ fn e1_commands_and_sessions_inside() {
         let (out, err, status) = session(&world, &task, &["/bin/sh", "-c", script], true, "").await;
         assert!(out.starts_with("\u{1}\u{0}\u{0}\u{0}x") && out.contains("33 77"), "{out:?}");
         assert_eq!((err.as_str(), status), ("", 6));
+        // Also for a command that was typed before the terminal was there.
+        for _ in 0..10 {
+            let (out, _, status) = session(&world, &task, &["/bin/sh"], true, "stty size; exit 6\n").await;
+            assert!(out.contains("\n33 77\r\n") && status == 6, "{status}: {out:?}");
+        }
         world.driver.destroy_task(&task.id, true).await.unwrap();
     });
 }

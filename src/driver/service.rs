@@ -10,6 +10,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Driver, DriverError, FINGERPRINT_PERIOD, convert, streaming};
+use crate::executor::held;
 use crate::plugin::{ServeError, Server};
 use crate::spec::{ExitResult, Signal};
 use crate::wire::base::base_plugin_server::{BasePlugin, BasePluginServer};
@@ -321,7 +322,8 @@ impl wire::driver_server::Driver for DriverService {
         request: Request<Streaming<wire::ExecTaskStreamingRequest>>,
     ) -> Result<Response<Self::ExecTaskStreamingStream>, Status> {
         let (setup, requests) = streaming::take_setup(Box::pin(request.into_inner())).await?;
-        Ok(Response::new(streaming::session(Arc::clone(&self.0), setup.task_id, requests).await?))
+        let run = |requests| streaming::session(Arc::clone(&self.0), setup.task_id, requests);
+        Ok(Response::new(held::open(requests, run).await?))
     }
 
     async fn create_network(

@@ -141,6 +141,11 @@ impl Stream for Incoming {
             *responses = None;
             return Poll::Ready(Some(Err(status)));
         }
-        Pin::new(open).poll_next(context)
+        let next = std::task::ready!(Pin::new(open).poll_next(context));
+        // The status is the last message. The call itself may stay open behind it.
+        if matches!(&next, Some(Ok(response)) if response.exited) {
+            *responses = None;
+        }
+        Poll::Ready(next)
     }
 }

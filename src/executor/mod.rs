@@ -3,6 +3,7 @@
 mod adopt;
 mod client;
 mod convert;
+pub(crate) mod held;
 mod isolated;
 mod service;
 mod session;

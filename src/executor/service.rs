@@ -8,7 +8,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{ExecResponses, Executor, ExecutorError, VERSION, convert};
+use super::{ExecResponses, Executor, ExecutorError, VERSION, convert, held};
 use crate::wire::drivers::ExecTaskStreamingRequest;
 use crate::wire::executor as wire;
 
@@ -120,6 +120,7 @@ impl<E: Executor + 'static> wire::executor_server::Executor for ExecutorService<
         &self,
         requests: Request<Streaming<ExecTaskStreamingRequest>>,
     ) -> Result<Response<Self::ExecStreamingStream>, Status> {
-        Ok(Response::new(self.0.exec_streaming(Box::pin(requests.into_inner())).await?))
+        let run = |requests| self.0.exec_streaming(requests);
+        Ok(Response::new(held::open(Box::pin(requests.into_inner()), run).await?))
     }
 }

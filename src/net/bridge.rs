@@ -251,19 +251,23 @@ fn drops_forwarded(locked: &mut Locked, tables: Tables, patience: Duration) -> R
     if tables.check().is_err() {
         return Ok(false);
     }
+    let rules = forward_rules(locked, tables, patience)?;
+    // Without support in the kernel there are no rules either.
+    Ok(rules.is_some_and(|rules| rules.lines().any(|line| line != "-P FORWARD ACCEPT")))
+}
+
+/// The rules of `iptables` for forwarded packets, as its options; `None` where it says that there are none.
+fn forward_rules(locked: &mut Locked, tables: Tables, patience: Duration) -> Result<Option<String>, Error> {
     let words = ["-S", "FORWARD"];
     let output = call(locked, tables.iptables, &words, "", patience)?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    // Without support in the kernel there are no rules either.
-    Ok(is_yes(tables.iptables, &words, &output)? && text.lines().any(|line| line != "-P FORWARD ACCEPT"))
+    let text = || String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(is_yes(tables.iptables, &words, &output)?.then(text))
 }
 
 /// What `iptables` does with forwarded packets that no rule of it knows; `None` where that cannot be determined.
 pub(super) fn forward_policy(locked: &mut Locked, with_ipv6: bool, patience: Duration) -> Option<String> {
-    let program = if with_ipv6 { V6.iptables } else { V4.iptables };
-    let output = call(locked, program, &["-S", "FORWARD"], "", patience).ok()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    text.lines().find_map(|line| line.strip_prefix("-P FORWARD ")).map(str::to_owned)
+    let rules = forward_rules(locked, if with_ipv6 { V6 } else { V4 }, patience).ok()??;
+    rules.lines().find_map(|line| line.strip_prefix("-P FORWARD ")).map(str::to_owned)
 }
 
 /// Makes the rules that all allocations share, in a namespace where nobody needs them.
@@ -320,14 +324,11 @@ fn used(run_dir: &Path) -> Result<usize, Error> {
     Ok(v4.max(taken.len() - v4))
 }
 
-/// The addresses of an allocation. An empty lease, whose process was killed before it wrote, is anybody's: nothing has its address.
-pub(super) fn leased(run_dir: &Path, id: &str) -> Result<Vec<IpAddr>, Error> {
-    let is_of = |path: &Path| {
-        owned::read(path, LONGEST_LEASE)
-            .is_ok_and(|text| text.is_empty() || text.split(|byte| *byte == b'\r').next() == Some(id.as_bytes()))
-    };
-    let own = taken(run_dir)?.into_iter().filter(|(_, path)| is_of(path));
-    Ok(own.map(|(address, _)| address).collect())
+/// Whether the file of an address says that it is this allocation's. An empty one, whose process was killed before it wrote, is
+/// anybody's: nothing has its address.
+pub(super) fn is_of(path: &Path, id: &str) -> bool {
+    owned::read(path, LONGEST_LEASE)
+        .is_ok_and(|text| text.is_empty() || text.split(|byte| *byte == b'\r').next() == Some(id.as_bytes()))
 }
 
 /// Removes what all allocations share, if no allocation has an address any more.

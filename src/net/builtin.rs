@@ -156,8 +156,8 @@ impl Member<'_> {
 
     /// Removes the files of its addresses.
     fn give_back(&self) -> Result<(), Error> {
-        for address in bridge::leased(self.run_dir, self.id)? {
-            let path = bridge::leases(self.run_dir).join(address.to_string());
+        let taken = bridge::taken(self.run_dir)?;
+        for (_, path) in taken.into_iter().filter(|(_, path)| bridge::is_of(path, self.id)) {
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(Error::system("give back the address", path)(error));

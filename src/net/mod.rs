@@ -513,13 +513,12 @@ impl Network {
     /// killed before there was a result.
     fn addresses(&self, connection: &Connection) -> Result<Vec<IpAddr>, Error> {
         let Some(subnets) = self.subnets() else { return Ok(Vec::new()) };
-        let mut all = bridge::leased(&self.run_dir, &self.id)?;
-        let taken = bridge::taken(&self.run_dir)?;
-        let is_anothers = |ip: &IpAddr| taken.iter().any(|(taken, _)| taken == ip) && !all.contains(ip);
+        let (own, others): (Vec<_>, Vec<_>) =
+            bridge::taken(&self.run_dir)?.into_iter().partition(|(_, path)| bridge::is_of(path, &self.id));
         let mut former = wire(connection).map_or(Vec::new(), |wire| wire.addresses);
-        // It was given back before a reboot, or before the process was killed that did it.
-        former.retain(|ip| !is_anothers(ip));
-        all.append(&mut former);
+        // Another allocation has what was given back before a reboot, or before the process was killed that did it.
+        former.retain(|ip| others.iter().all(|(taken, _)| taken != ip));
+        let mut all: Vec<IpAddr> = own.into_iter().map(|(address, _)| address).chain(former).collect();
         // The record that the result was read from may be manipulated.
         all.retain(|ip| subnets.contain(*ip));
         Ok(all)

@@ -449,6 +449,70 @@ func TestDriverExecStreaming(t *testing.T) {
 	})
 }
 
+// Nomad's client sends what its own caller says from a goroutine of its own and gives a session up as soon as that fails,
+// with the answers that it has not read yet. Its caller closes the input at any time: also when the command has just ended.
+func TestDriverSessionsOfAHostThatSaysMore(t *testing.T) {
+	eachDriver(t, func(t *testing.T, d *driver) {
+		a := newAllocation(t)
+		task := a.task(t, d, shell)
+		id := task["id"].(string)
+		d.start(t, task)
+		m := method(t, driverService, "ExecTaskStreaming")
+		for round := range 40 {
+			for command, want := range map[string]int{"echo hello; exit 3": 3, "exit 0": 0} {
+				status := -100
+				err := func() error {
+					ctx, cancel := context.WithTimeout(context.Background(), patience)
+					defer cancel()
+					s, err := d.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
+						"/"+driverService+"/ExecTaskStreaming")
+					if err != nil {
+						return err
+					}
+					setup, err := json.Marshal(map[string]any{"setup": map[string]any{
+						"task_id": id, "command": []string{"/bin/sh", "-c", command}}})
+					if err == nil {
+						err = s.SendMsg(request(t, m, string(setup)))
+					}
+					if err != nil {
+						return err
+					}
+					broken := make(chan error, 1)
+					go func() {
+						time.Sleep(time.Duration(round) * time.Millisecond)
+						broken <- s.SendMsg(request(t, m, `{"stdin":{"close":true}}`))
+					}()
+					// A host with more to do than this session.
+					time.Sleep(time.Duration(round+1) * time.Millisecond)
+					for {
+						select {
+						case err := <-broken:
+							if err != nil {
+								return fmt.Errorf("closing the input: %w", err)
+							}
+						default:
+						}
+						message := dynamicpb.NewMessage(m.Output())
+						if err := s.RecvMsg(message); err != nil {
+							return err
+						}
+						got, err := decode(message)
+						if err != nil {
+							return err
+						}
+						if got.get("exited") == true {
+							status = got.number("result", "exit_code")
+						}
+					}
+				}()
+				if status != want || !errors.Is(err, io.EOF) {
+					t.Errorf("%s, its input closed after %d ms: status %d, %v", command, round, status, err)
+				}
+			}
+		}
+	})
+}
+
 func TestDriverRefusals(t *testing.T) {
 	eachDriver(t, func(t *testing.T, d *driver) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)

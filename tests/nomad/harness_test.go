@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"agentbin.test/nomad/agent"
@@ -91,8 +92,29 @@ func plain(t *testing.T) *agent.Agent {
 	if world.running == nil || !world.plain {
 		other(t, agent.Config{})
 		world.plain = true
+	} else {
+		endsWith(t)
 	}
 	return world.running
+}
+
+// endsWith ends the agent that runs, and all helpers, if the test fails: it may have left tasks, and others count helpers.
+func endsWith(t *testing.T) {
+	t.Helper()
+	running := world.running
+	t.Cleanup(func() {
+		if !t.Failed() || world.running != running {
+			return
+		}
+		running.Kill()
+		world.running, world.plain = nil, false
+		programs := []string{running.Nomad, os.Getenv("AGENTBIN")}
+		for _, process := range agent.Processes() {
+			if process.Pid != os.Getpid() && slices.Contains(programs, process.Exe) {
+				syscall.Kill(process.Pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
+			}
+		}
+	})
 }
 
 // other starts an agent with another configuration, in the place of the one that runs.
@@ -118,12 +140,7 @@ func begin(t *testing.T, config agent.Config) *agent.Agent {
 	t.Helper()
 	config.Nomad = setting(t, "NOMAD")
 	if config.Agentbin == "" && !strings.Contains(config.Client, "chroot_env") {
-		// The whole of /usr is too much for a test; this is enough for a shell and for java.
-		config.Client += `
-  chroot_env = {
-    "/bin" = "/bin", "/lib" = "/lib", "/lib64" = "/lib64", "/etc" = "/etc", "/usr/bin" = "/usr/bin"
-    "/usr/lib/x86_64-linux-gnu" = "/usr/lib/x86_64-linux-gnu", "/usr/lib/jvm" = "/usr/lib/jvm"
-  }`
+		config.Client += smallRoot(t)
 	}
 	dir, err := os.MkdirTemp(world.dir, "a")
 	if err == nil {
@@ -136,6 +153,7 @@ func begin(t *testing.T, config agent.Config) *agent.Agent {
 	started, err := agent.New(config)
 	if err == nil {
 		world.running, world.plain = started, false
+		endsWith(t)
 		err = started.Start()
 	}
 	if err != nil {

@@ -104,31 +104,37 @@ func TestN1KillsAtRandomInstants(t *testing.T) {
 	executorKills, collectorKills := map[string]int{}, 0
 	pluginKills := map[string]time.Time{}
 	done := map[string]int{}
+	var order []string
+	began := time.Now()
+	kill := func(what, whom string) {
+		done[what]++
+		order = append(order, fmt.Sprintf("%v %s %s", time.Since(began).Round(time.Millisecond), what, whom))
+	}
 	for range rounds {
 		time.Sleep(time.Duration(random.IntN(700)) * time.Millisecond)
 		victim := allocs[random.IntN(len(allocs))]
 		switch what := []string{"agent", "plugin", "plugin", "executor", "executor", "logmon"}[random.IntN(6)]; what {
 		case "agent":
+			kill(what, "")
 			a.Kill()
 			time.Sleep(time.Duration(random.IntN(500)) * time.Millisecond)
 			must(t, a.Start())
-			done[what]++
 		case "plugin":
 			driver := driverOf(victim)
 			if pid := pluginPid(a, driver); pid != 0 && settled(a, driver) && time.Since(pluginKills[driver]) > 500*time.Millisecond {
 				must(t, syscall.Kill(pid, syscall.SIGKILL))
 				pluginKills[driver] = time.Now()
-				done[what]++
+				kill(what, driver)
 			}
 		case "executor":
 			if pids := executorsOf(victim.ID); len(pids) == 1 && syscall.Kill(pids[0], syscall.SIGKILL) == nil {
 				executorKills[victim.ID]++
-				done[what]++
+				kill(what, victim.Name)
 			}
 		case "logmon":
 			if found := logmons(); len(found) > 0 && syscall.Kill(found[random.IntN(len(found))].Pid, syscall.SIGKILL) == nil {
 				collectorKills++
-				done[what]++
+				kill(what, "")
 			}
 		}
 	}
@@ -161,8 +167,9 @@ func TestN1KillsAtRandomInstants(t *testing.T) {
 		// Lines that a killed helper had read are lost with it.
 		mayLack := kills > 0 || driver == "raw_exec" && collectorKills > 0
 		if found := starts(t, alloc.Name, written(a, alloc.ID, driver), mayLack); found > 1+asked {
-			t.Errorf("%s was started %d times, with %d kills of its executor:\n%s", alloc.Name, found, kills,
-				aroundStart(written(a, alloc.ID, driver)))
+			t.Errorf("%s was started %d times, with %d kills of its executor:\n%s\n%s\nkilled:\n%s\nthe agent's log says of it:\n%s",
+				alloc.Name, found, kills, aroundStart(written(a, alloc.ID, driver)), agent.Describe([]agent.Alloc{now}),
+				strings.Join(order, "\n"), a.LogOf(alloc.ID, 60))
 		}
 	}
 	allocs2, err := a.Allocs("count-exec")

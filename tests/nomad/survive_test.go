@@ -336,12 +336,7 @@ func TestN1ThereAndBack(t *testing.T) {
 	if stock {
 		t.Skip("SKIP: TestN1ThereAndBack: needs both")
 	}
-	small := `
-  chroot_env = {
-    "/bin" = "/bin", "/lib" = "/lib", "/lib64" = "/lib64", "/usr/bin" = "/usr/bin"
-    "/usr/lib/x86_64-linux-gnu" = "/usr/lib/x86_64-linux-gnu"
-  }`
-	a := other(t, agent.Config{Client: small})
+	a := other(t, agent.Config{Client: smallRoot(t)})
 	counts := map[string]int{"exec": 2, "raw_exec": 2}
 	move := func(change func() error, before []agent.Alloc) {
 		t.Helper()

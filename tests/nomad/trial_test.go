@@ -90,21 +90,17 @@ func trialConfig(t *testing.T, engine *agent.Engine) agent.Config {
 	must(t, err)
 	must(t, os.Chmod(volumes, 0o777))
 	must(t, os.WriteFile(filepath.Join(volumes, "given"), []byte("from the host\n"), 0o644))
-	root := makeRoot(t)
 	// Everything here comes from one address.
 	limits := "limits {\n http_max_conns_per_client = 0\n}\n"
 	return agent.Config{Engine: engine.Endpoint(), Env: agentEnvironment, Blocks: limits, Client: fmt.Sprintf(`
   gc_max_allocs = 1000
-  chroot_env = {
-    %s
-  }
   host_volume "data" {
     path = %q
   }
   host_volume "fixed" {
     path      = %q
     read_only = true
-  }`, root, volumes, volumes), PluginConfig: map[string]string{"docker": `
+  }`, volumes, volumes) + smallRoot(t), PluginConfig: map[string]string{"docker": `
     volumes { enabled = true }
     gc { image = false }`}}
 }
@@ -512,10 +508,11 @@ func makeTrialFiles(t *testing.T) {
 	}
 }
 
-// makeRoot makes what stock links or copies into the root of each exec and java task, where links are possible and the fewer the
-// better, and returns it as lines of chroot_env.
-func makeRoot(t *testing.T) string {
+// smallRoot is the chroot_env of a client whose exec and java tasks get what the tests need. Stock links or copies all of it for
+// each task: it lies where links are possible, and the fewer the better. The machine's own programs would be gigabytes.
+func smallRoot(t *testing.T) string {
 	t.Helper()
+	needsRoot(t)
 	root, err := os.MkdirTemp(world.dir, "r")
 	must(t, err)
 	must(t, os.Chmod(root, 0o755))
@@ -539,7 +536,7 @@ cp -L /lib64/ld-linux-x86-64.so.2 lib64/`, "sh", java, home)
 	}
 	lines := "\"/etc\" = \"/etc\"\n"
 	for from, to := range map[string]string{"bin": "/bin", "usr-bin": "/usr/bin", "lib": "/lib/x86_64-linux-gnu", "lib64": "/lib64", "java": home} {
-		lines += fmt.Sprintf("%q = %q\n", filepath.Join(root, from), to)
+		lines += fmt.Sprintf("    %q = %q\n", filepath.Join(root, from), to)
 	}
-	return lines
+	return "\n  chroot_env = {\n    " + lines + "  }"
 }

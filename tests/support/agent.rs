@@ -139,7 +139,7 @@ impl Agent<'_> {
     pub fn wind_up(self) {
         self.until("nothing runs", || {
             let ended = |a: &Value| !matches!(a["ClientStatus"].as_str(), Some("pending" | "running"));
-            self.get("/v1/allocations").as_array().unwrap().iter().all(ended).then_some(())
+            self.get("/v1/allocations?namespace=*").as_array().unwrap().iter().all(ended).then_some(())
         });
         assert_eq!(self.ask("PUT", "/v1/system/gc", "").0, 200);
         let world = self.world;

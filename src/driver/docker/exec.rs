@@ -34,6 +34,8 @@ const ROUNDS: usize = 3;
 /// How often a resize of the terminal that the engine refused is retried, each time after a longer pause: 2.75 s in total.
 const RESIZE_TRIES: u32 = 10;
 const RESIZE_WAIT: Duration = Duration::from_millis(50);
+/// How long the input of a terminal waits for its caller to tell the size.
+const SIZE_WAIT: Duration = Duration::from_millis(250);
 
 /// First words of the message that the engine puts in place of output when a command could not be started.
 const REFUSED: &[u8] = b"OCI runtime exec failed";
@@ -267,7 +269,14 @@ impl ExecTaskStreaming for DockerDriver {
             }
         };
         let (mut from, mut to) = tokio::io::split(streams);
+        let mut told = options.resize.clone();
+        let (tell_sized, sized) = tokio::sync::oneshot::channel();
         let input = async {
+            // A command that was typed ahead may look at the terminal's size, which an engine takes only when the process exists.
+            let is_told = told.wait_for(|size| *size != TerminalSize::default());
+            if tty && tokio::time::timeout(SIZE_WAIT, is_told).await.is_ok_and(|told| told.is_ok()) {
+                let _set_or_refused = sized.await;
+            }
             // The command may end before its input does.
             let _closed = tokio::io::copy(&mut options.stdin, &mut to).await;
             if tty {
@@ -280,7 +289,7 @@ impl ExecTaskStreaming for DockerDriver {
             std::future::pending::<std::convert::Infallible>().await
         };
         let sizes = async {
-            let mut tries = 0;
+            let (mut tries, mut tell_sized) = (0, Some(tell_sized));
             loop {
                 let size = *options.resize.borrow_and_update();
                 if size != TerminalSize::default() {
@@ -295,6 +304,8 @@ impl ExecTaskStreaming for DockerDriver {
                         }
                         Err(error) => tracing::warn!(%error, "the size of a terminal cannot be set"),
                     }
+                    // The input may have ended.
+                    let _gone = tell_sized.take().map(|tell| tell.send(()));
                 }
                 if options.resize.changed().await.is_err() {
                     break std::future::pending::<std::convert::Infallible>().await;

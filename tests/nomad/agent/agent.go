@@ -288,6 +288,17 @@ func (a *Agent) LogTail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
+// LogOf is the end of what the agent and its plugins have logged about an allocation.
+func (a *Agent) LogOf(alloc string, lines int) string {
+	var found []string
+	for line := range strings.Lines(a.Log()) {
+		if strings.Contains(line, alloc) && !strings.Contains(line, "http: request complete") {
+			found = append(found, strings.TrimRight(line, "\n"))
+		}
+	}
+	return strings.Join(found[max(0, len(found)-lines):], "\n")
+}
+
 // Command is a call of the real command line.
 func (a *Agent) Command(arguments ...string) *exec.Cmd {
 	command := exec.Command(a.Nomad, arguments...)
