@@ -9,7 +9,7 @@ use super::lists::{self, Found, Page, Token};
 use super::shape::{self, Plugin};
 use crate::agent::commands::NewSnapshot;
 use crate::agent::model::{
-    CsiClaim, CsiHidden, CsiTopologies, CsiTopology, CsiVolume, JobVersion, Secret, VolumeCapability,
+    CsiClaim, CsiTopologies, CsiTopology, CsiVolume, JobVersion, Secret, VolumeCapability,
 };
 use crate::agent::state::{CsiClaims, StateError, Table, View};
 use crate::spec::IntoMap as _;
@@ -107,46 +107,56 @@ fn topologies(of: &Input, key: &str) -> Result<Vec<CsiTopology>, Refusal> {
     of.objects(key)?.into_iter().map(one).collect()
 }
 
+fn capability(of: &Input) -> Result<VolumeCapability, Refusal> {
+    let mut made = VolumeCapability::default();
+    for (key, to) in [("AttachmentMode", &mut made.attachment_mode), ("AccessMode", &mut made.access_mode)] {
+        *to = of.text(key)?;
+    }
+    Ok(made)
+}
+
 fn volume(call: &Call, of: &Input) -> Result<CsiVolume, Refusal> {
-    let namespace = of.text("Namespace")?;
-    let capability = |of: Input| {
-        Ok(VolumeCapability { attachment_mode: of.text("AttachmentMode")?, access_mode: of.text("AccessMode")? })
-    };
-    let requested = |of: Input| {
-        Ok::<_, Refusal>(CsiTopologies {
-            required: topologies(&of, "Required")?,
-            preferred: topologies(&of, "Preferred")?,
-        })
-    };
-    let options = of.object("MountOptions")?.unwrap_or_default();
-    let number = |key: &str| Ok::<_, Refusal>(of.number(key)?.unwrap_or(0));
-    Ok(CsiVolume {
-        namespace: if namespace.is_empty() { call.one_namespace().to_owned() } else { namespace },
-        id: of.text("ID")?,
-        name: of.text("Name")?,
-        external_id: of.text("ExternalID")?,
-        plugin_id: of.text("PluginID")?,
-        requested_topologies: of.object("RequestedTopologies")?.map(requested).transpose()?,
-        topologies: topologies(of, "Topologies")?,
-        fs_type: options.text("FSType")?,
-        parameters: of.texts("Parameters")?,
-        context: of.texts("Context")?,
-        capacity: number("Capacity")?,
-        requested_capacity_min: number("RequestedCapacityMin")?,
-        requested_capacity_max: number("RequestedCapacityMax")?,
-        requested_capabilities: of
-            .objects("RequestedCapabilities")?
-            .into_iter()
-            .map(capability)
-            .collect::<Result<_, Refusal>>()?,
-        clone_id: of.text("CloneID")?,
-        snapshot_id: of.text("SnapshotID")?,
-        hidden: CsiHidden {
-            secrets: hidden(of.texts("Secrets")?),
-            mount_flags: options.list("MountFlags")?.into_iter().map(Secret::new).collect(),
-        },
-        ..CsiVolume::default()
-    })
+    let mut volume = CsiVolume::default();
+    for (key, to) in [
+        ("Namespace", &mut volume.namespace),
+        ("ID", &mut volume.id),
+        ("Name", &mut volume.name),
+        ("ExternalID", &mut volume.external_id),
+        ("PluginID", &mut volume.plugin_id),
+        ("CloneID", &mut volume.clone_id),
+        ("SnapshotID", &mut volume.snapshot_id),
+    ] {
+        *to = of.text(key)?;
+    }
+    if volume.namespace.is_empty() {
+        call.one_namespace().clone_into(&mut volume.namespace);
+    }
+    for (key, to) in [
+        ("Capacity", &mut volume.capacity),
+        ("RequestedCapacityMin", &mut volume.requested_capacity_min),
+        ("RequestedCapacityMax", &mut volume.requested_capacity_max),
+    ] {
+        *to = of.number(key)?.unwrap_or(0);
+    }
+    for (key, to) in [("Parameters", &mut volume.parameters), ("Context", &mut volume.context)] {
+        *to = of.texts(key)?;
+    }
+    if let Some(wanted) = of.object("RequestedTopologies")? {
+        let to = volume.requested_topologies.insert(CsiTopologies::default());
+        for (key, to) in [("Required", &mut to.required), ("Preferred", &mut to.preferred)] {
+            *to = topologies(&wanted, key)?;
+        }
+    }
+    volume.topologies = topologies(of, "Topologies")?;
+    for one in of.objects("RequestedCapabilities")? {
+        volume.requested_capabilities.push(capability(&one)?);
+    }
+    volume.hidden.secrets = hidden(of.texts("Secrets")?);
+    if let Some(options) = of.object("MountOptions")? {
+        volume.fs_type = options.text("FSType")?;
+        volume.hidden.mount_flags = options.list("MountFlags")?.into_iter().map(Secret::new).collect();
+    }
+    Ok(volume)
 }
 
 async fn put(mut call: Call, create: bool) -> Result<Answer, Refusal> {

@@ -92,8 +92,8 @@ fn mistakes(of: &CsiVolume) -> Vec<String> {
     wrong
 }
 
-/// Lays what may be changed of a volume over it.
-fn merge(old: CsiVolume, new: &CsiVolume, in_use: Option<(&str, &str)>) -> Result<CsiVolume, String> {
+/// Lays what may be changed of a volume over it. A refused change changes nothing.
+fn merge(old: &mut CsiVolume, new: &CsiVolume, in_use: Option<(&str, &str)>) -> Result<(), String> {
     let mut wrong = Vec::new();
     let fixed = |old: &str, new: &str| !new.is_empty() && old != new;
     for (what, old, new) in [
@@ -127,14 +127,13 @@ fn merge(old: CsiVolume, new: &CsiVolume, in_use: Option<(&str, &str)>) -> Resul
     if !wrong.is_empty() {
         return Err(listed(&wrong));
     }
-    let context = if new.context.is_empty() { old.context } else { new.context.clone() };
-    Ok(CsiVolume {
-        requested_capabilities: new.requested_capabilities.clone(),
-        fs_type: new.fs_type.clone(),
-        hidden: new.hidden.clone(),
-        context,
-        ..old
-    })
+    if !new.context.is_empty() {
+        old.context.clone_from(&new.context);
+    }
+    old.requested_capabilities.clone_from(&new.requested_capabilities);
+    old.fs_type.clone_from(&new.fs_type);
+    old.hidden.clone_from(&new.hidden);
+    Ok(())
 }
 
 fn segments(all: &[crate::agent::model::CsiTopology]) -> Vec<Segments> {
@@ -180,7 +179,7 @@ impl Commands {
             }
             // As Nomad has it, which goes on with other volumes.
             let listed = |error: CommandError| if create { invalid(listed(&[chain(&error)])) } else { error };
-            let made = self.made(volume, create, plugin.needs_controller).await.map_err(listed)?;
+            let made = self.made(Box::new(volume), create, plugin.needs_controller).await.map_err(listed)?;
             let (index, volume) = self.change(move |_, change| keep(change, made)).await.map_err(listed)?;
             self.core.broker.unblock(schedule::Change::NodeChanged, index);
             last = index;
@@ -190,15 +189,20 @@ impl Commands {
     }
 
     /// The volume as its plugin has it, or will have it.
-    async fn made(&self, volume: CsiVolume, create: bool, controlled: bool) -> Result<CsiVolume, CommandError> {
+    async fn made(
+        &self,
+        mut volume: Box<CsiVolume>,
+        create: bool,
+        controlled: bool,
+    ) -> Result<Box<CsiVolume>, CommandError> {
         let (old, claims) = {
             let view = self.core.state.read()?;
             let key = (volume.namespace.clone(), volume.id.clone());
             let claims = view.csi_claims()?.remove(&key).unwrap_or_default();
-            (view.csi_volume(&volume.namespace, &volume.id)?, claims)
+            (view.csi_volume(&volume.namespace, &volume.id)?.map(Box::new), claims)
         };
-        let made = match old {
-            Some(old) => {
+        match old {
+            Some(mut old) => {
                 let mode = claims.first().map(|first| (&*first.access_mode, &*first.attachment_mode));
                 let refused = |why: CommandError| {
                     if create {
@@ -207,65 +211,61 @@ impl Commands {
                         CommandError::Conflict(format!("unable to update volume: {}", chain(&why)))
                     }
                 };
-                let merged = merge(old, &volume, mode).map_err(|why| refused(CommandError::Conflict(why)))?;
+                merge(&mut old, &volume, mode).map_err(|why| refused(CommandError::Conflict(why)))?;
                 let capacity = (volume.requested_capacity_min, volume.requested_capacity_max);
-                self.expanded(merged, capacity).await.map_err(refused)?
+                self.expand(&mut old, capacity).await.map_err(refused)?;
+                volume = old;
             }
             None if create => {
                 // Before the plugin makes what could not be registered.
                 in_namespace(&self.core.state.read()?, &volume)?;
-                self.created(volume).await?
+                self.create(&mut volume).await?;
             }
-            None => {
-                let mut volume = volume;
-                if volume.topologies.is_empty() {
-                    volume.topologies = volume.requested_topologies.clone().unwrap_or_default().required;
-                }
-                volume
+            None if volume.topologies.is_empty() => {
+                volume.topologies = volume.requested_topologies.clone().unwrap_or_default().required;
             }
-        };
-        if !create && controlled {
-            let (controller, _) = self.controller(&made).await?;
-            let wanted = capabilities(&made).map_err(|error| failed(&error))?;
-            let given = secrets(&made, &BTreeMap::new());
-            controller.validate(made.remote_id(), &wanted, &given).await.map_err(|error| failed(&error))?;
+            None => {}
         }
-        Ok(made)
+        if !create && controlled {
+            let (controller, _) = self.controller(&volume).await?;
+            let wanted = capabilities(&volume).map_err(|error| failed(&error))?;
+            let given = secrets(&volume, &BTreeMap::new());
+            controller.validate(volume.remote_id(), &wanted, &given).await.map_err(|error| failed(&error))?;
+        }
+        Ok(volume)
     }
 
     async fn controller(&self, of: &CsiVolume) -> Result<(Client, crate::csi::ControllerFlags), CommandError> {
         self.core.engine.csi_plugins().controller(&of.plugin_id).await.map_err(|error| failed(&error))
     }
 
-    async fn created(&self, volume: CsiVolume) -> Result<CsiVolume, CommandError> {
-        let (controller, _) = self.controller(&volume).await?;
+    async fn create(&self, volume: &mut CsiVolume) -> Result<(), CommandError> {
+        let (controller, _) = self.controller(volume).await?;
         let wanted = volume.requested_topologies.clone().unwrap_or_default();
         let new = NewVolume {
             name: volume.name.clone(),
             capacity: (volume.requested_capacity_min, volume.requested_capacity_max),
-            capabilities: capabilities(&volume).map_err(|error| failed(&error))?,
+            capabilities: capabilities(volume).map_err(|error| failed(&error))?,
             parameters: volume.parameters.clone(),
-            secrets: secrets(&volume, &BTreeMap::new()),
+            secrets: secrets(volume, &BTreeMap::new()),
             snapshot: volume.snapshot_id.clone(),
             clone: volume.clone_id.clone(),
             topology: (segments(&wanted.required), segments(&wanted.preferred)),
         };
         let created = controller.create_volume(&new).await.map_err(|error| failed(&error))?;
         let topology = |segments| crate::agent::model::CsiTopology { segments };
-        Ok(CsiVolume {
-            external_id: created.id,
-            capacity: created.capacity,
-            context: created.context,
-            topologies: created.topology.into_iter().map(topology).collect(),
-            ..volume
-        })
+        volume.external_id = created.id;
+        volume.capacity = created.capacity;
+        volume.context = created.context;
+        volume.topologies = created.topology.into_iter().map(topology).collect();
+        Ok(())
     }
 
-    /// The volume with a larger capacity, if one is requested.
-    async fn expanded(&self, volume: CsiVolume, (least, most): (i64, i64)) -> Result<CsiVolume, CommandError> {
+    /// Gives the volume a larger capacity, if one is requested.
+    async fn expand(&self, volume: &mut CsiVolume, (least, most): (i64, i64)) -> Result<(), CommandError> {
         let is_same = (least, most) == (volume.requested_capacity_min, volume.requested_capacity_max);
         if (least, most) == (0, 0) || is_same {
-            return Ok(volume);
+            return Ok(());
         }
         let has = volume.capacity;
         for (what, bytes) in [("min", least), ("current", has)] {
@@ -274,14 +274,15 @@ impl Commands {
                 return Err(invalid(format!("max requested capacity ({most}) less than or equal to {what} ({bytes})")));
             }
         }
-        let mut volume = CsiVolume { requested_capacity_min: least, requested_capacity_max: most, ..volume };
+        volume.requested_capacity_min = least;
+        volume.requested_capacity_max = most;
         if least > has {
             let plugins = self.core.engine.csi_plugins();
-            let (id, given) = (remote(&volume), secrets(&volume, &BTreeMap::new()));
-            let done = plugins.expand(&volume.plugin_id, &id, (least, most), &options(&volume), &given).await;
+            let (id, given) = (remote(volume), secrets(volume, &BTreeMap::new()));
+            let done = plugins.expand(&volume.plugin_id, &id, (least, most), &options(volume), &given).await;
             volume.capacity = done.map_err(|error| invalid(format!("unable to expand volume: {}", chain(&error))))?;
         }
-        Ok(volume)
+        Ok(())
     }
 
     /// Forgets a volume that is not in use; with `force` also one that is still mounted for allocations that have ended.
@@ -496,11 +497,12 @@ fn size(bytes: i64) -> String {
     if value < 10.0 && unit != "B" { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
 }
 
-fn keep(change: &mut Change<'_>, volume: CsiVolume) -> Result<CsiVolume, CommandError> {
+fn keep(change: &mut Change<'_>, mut volume: Box<CsiVolume>) -> Result<CsiVolume, CommandError> {
     in_namespace(change, &volume)?;
     let old = change.csi_volume(&volume.namespace, &volume.id)?;
-    let create_time = old.map_or_else(now, |old| old.create_time);
-    Ok(change.put_csi_volume(CsiVolume { create_time, modify_time: now(), ..volume })?)
+    volume.create_time = old.map_or_else(now, |old| old.create_time);
+    volume.modify_time = now();
+    Ok(change.put_csi_volume(*volume)?)
 }
 
 fn forget(change: &mut Change<'_>, volume: &CsiVolume) -> Result<(), CommandError> {
