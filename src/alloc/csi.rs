@@ -304,7 +304,7 @@ fn undo(data_dir: &Path, is_live: &(dyn Fn(&str) -> bool + Send + Sync), user: &
     let errors = std::thread::scope(|scope| {
         let undoing = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            Ok::<_, io::Error>(runtime.block_on(async {
+            Ok::<_, io::Error>(crate::sys::task::block_on(&runtime, async {
                 if user.is_empty() {
                     plugins.settle(is_live).await
                 } else {

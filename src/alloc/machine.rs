@@ -356,7 +356,8 @@ pub fn remove_containers(data_dir: &Path, record: &Record) -> Result<(), Machine
     let removing = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let alloc_id = alloc_id.as_str();
-        runtime.block_on(DockerDriver::new(settings).remove_allocation(alloc_id)).map_err(std::io::Error::other)
+        crate::sys::task::block_on(&runtime, DockerDriver::new(settings).remove_allocation(alloc_id))
+            .map_err(std::io::Error::other)
     });
     let removed = removing.join().unwrap_or_else(|_| Err(std::io::Error::other("the thread that does it panicked")));
     removed.doing("cannot remove its containers")

@@ -217,7 +217,9 @@ fn ship_the_rest(alloc_dir: &Path, tell: &Tell) {
     let outlets = Outlets::new(Arc::new(move |report: Report| told(&report.to_string())));
     let ship = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let errors = runtime.block_on(async { ship::resume(&outlets, &logs, &records, SINKS_TIMEOUT).await.1 });
+        let errors = crate::sys::task::block_on(&runtime, async {
+            ship::resume(&outlets, &logs, &records, SINKS_TIMEOUT).await.1
+        });
         runtime.shutdown_background();
         for error in &errors {
             tell(&error.to_string());

@@ -17,7 +17,6 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
-use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use url::Url;
@@ -28,6 +27,7 @@ use crate::names;
 use crate::spec::collections::BTreeMap;
 use crate::spec::percent_decoded;
 use crate::sys;
+use crate::sys::task::JoinHandle;
 
 /// Most redirects that are followed, one after the other; as many as Go's client follows.
 const MOST_REDIRECTS: usize = 10;

@@ -113,7 +113,7 @@ fn work(setting: &Setting) -> io::Result<()> {
     let mut talk = Talk { socket, last: None };
     let request = talk.hear()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let message = match runtime.block_on(fetch(&request, &place, file, &mut talk)) {
+    let message = match crate::sys::task::block_on(&runtime, fetch(&request, &place, file, &mut talk)) {
         Ok(done) => Message::Done(done),
         Err(error) => Message::Failed(error),
     };

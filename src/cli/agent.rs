@@ -86,7 +86,7 @@ pub(super) fn run(args: &AgentArgs) -> anyhow::Result<i32> {
     let program = Program::own();
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().thread_stack_size(THREAD_STACK).build().context("cannot start")?;
-    let ended: anyhow::Result<Option<Vec<OwnedFd>>> = runtime.block_on(async {
+    let ended: anyhow::Result<Option<Vec<OwnedFd>>> = crate::sys::task::block_on(&runtime, async {
         let mut signals = Signals::catch_with(&[libc::SIGUSR2]).context("cannot catch signals")?;
         // The memory of this process contains secrets of others, such as tokens: no debugger of another process may read them.
         sys::prctl::set_undumpable().context("cannot keep this process from dumping core")?;
@@ -318,7 +318,7 @@ impl Serving {
             nomad_version: machine.node.attributes.get("nomad.version").cloned().unwrap_or_default(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             data_dir: place.data_dir.clone(),
-            config: serde_json::json!({}),
+            config: crate::spec::json::json!({}),
             started: std::time::SystemTime::now(),
         };
         let (stop, stopped) = watch::channel(false);

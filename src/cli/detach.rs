@@ -15,7 +15,6 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use rustix::fs::{Mode, OFlags};
-use serde_json::json;
 
 use super::background::Background;
 use super::output::json_text;
@@ -25,6 +24,7 @@ use crate::alloc::Messages;
 use crate::alloc::control::{RunView, Served, timestamp};
 use crate::spec::collections::BTreeSet;
 use crate::spec::json;
+use crate::spec::json::json;
 use crate::spec::{AllocId, escaped_lines};
 use crate::sys;
 
@@ -52,7 +52,7 @@ pub(super) fn start(args: &RunArgs) -> anyhow::Result<i32> {
     // job runs.
     sys::process::close_on_exec_from(3).context("cannot close what is not for the supervisor")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    let status = runtime.block_on(async {
+    let status = crate::sys::task::block_on(&runtime, async {
         let mut signals = Signals::catch().context("cannot catch signals")?;
         let mut child = sys::process::spawn_in_session(&mut command).context("cannot start the supervisor")?;
         let pid = i32::try_from(child.id()).context("cannot start the supervisor")?;

@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use super::probe::{self, Level, Outcome};
 use super::{DoctorArgs, complain, print};
@@ -14,6 +14,7 @@ use crate::cgroup::{self, Facts, Regime};
 use crate::container::probe::{ROWS, score};
 use crate::container::{self, Closed, HostIdRegistry, HostIdsUse, NoSubordinate, Subordinate};
 use crate::net::{self, Finding, Kind, Networks, Wish};
+use crate::spec::json::json;
 use crate::spec::{HostIdSpace, escaped};
 use crate::sys::features::{self, Support};
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use super::config::Operator;
 use super::output::json_text;
@@ -14,6 +14,7 @@ use super::shown::Texts;
 use super::{RunArgs, networks, placement, policy, print, volumes};
 use crate::alloc::machine::{self, Seen};
 use crate::alloc::{CsiVolumes, HostVolumes};
+use crate::spec::json::json;
 use crate::spec::{Group, Job, Lifecycle, LifecycleHook, NetworkMode, Port, Task, escaped, shown_source};
 
 /// How many allocations of a group are listed individually.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::ask::{ask, socket};
 use super::output::indented;
@@ -14,6 +14,7 @@ use super::shown::Texts;
 use super::{AllocStopArgs, ApiArgs, JobCommand, JobRunArgs, JobStatusArgs, JobStopArgs, complain, print, run};
 use crate::agent::model::Nanos;
 use crate::jobspec;
+use crate::spec::json::json;
 use crate::spec::{escaped_lines, percent_encoded};
 
 /// Nomad's status for a job some of whose allocations could not be placed.

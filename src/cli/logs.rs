@@ -51,7 +51,7 @@ pub(super) fn run(args: &LogsArgs) -> anyhow::Result<i32> {
     let none = !args.stdout && !args.stderr;
     let streams = [(Stream::Stdout, args.stdout || none), (Stream::Stderr, args.stderr || none && args.follow)];
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    runtime.block_on(async {
+    crate::sys::task::block_on(&runtime, async {
         let mut reading = JoinSet::new();
         let mut finishers = Vec::new();
         for (stream, _) in streams.into_iter().filter(|(_, wanted)| *wanted) {

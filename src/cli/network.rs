@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use super::output::indented;
 use super::runs::table;
@@ -12,6 +12,7 @@ use super::{NetworkStatusArgs, print};
 use crate::alloc::{chain, machine};
 use crate::net::{self, Kind, MOST_ON_BRIDGE, Noted, Wish};
 use crate::spec::escaped_lines;
+use crate::spec::json::json;
 
 pub(super) fn status(args: &NetworkStatusArgs) -> anyhow::Result<i32> {
     let networks = machine::networks(&machine::data_dir(None)?);

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::Context as _;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use super::output::indented;
 use super::{NodeStatusArgs, print};
@@ -11,6 +11,7 @@ use crate::alloc::Node;
 use crate::alloc::machine::{self, CgroupPlace};
 use crate::driver::{Fingerprint, Health};
 use crate::spec::collections::BTreeMap;
+use crate::spec::json::json;
 use crate::spec::{CpuSet, escaped_lines};
 
 pub(super) fn status(args: &NodeStatusArgs) -> anyhow::Result<i32> {
@@ -19,7 +20,7 @@ pub(super) fn status(args: &NodeStatusArgs) -> anyhow::Result<i32> {
     let machine = machine::machine(&data_dir, &machine::socket_base(&data_dir), &place)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let all = machine.drivers.keys().cloned().collect();
-    let drivers = runtime.block_on(machine::fingerprints(&machine.drivers, &all));
+    let drivers = crate::sys::task::block_on(&runtime, machine::fingerprints(&machine.drivers, &all));
     let mut node = Node::clone(&machine.node);
     node.add_drivers(&drivers);
     let reservable = machine.cpusets.as_ref().and_then(|cpusets| cpusets.reservable().ok());

@@ -8,10 +8,10 @@ use std::io::{IsTerminal as _, Write};
 use std::time::SystemTime;
 
 use base64::Engine as _;
-use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::alloc::AllocEvent;
+use crate::spec::json::json;
 use crate::spec::{EventKind, LONGEST_MESSAGE, escaped, is_unprintable, shortened};
 
 /// Number of pieces of output that may wait for the writer.

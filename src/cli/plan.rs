@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context as _;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use super::complain;
 use super::runs::is_dead;
 use crate::alloc::control::reach;
 use crate::alloc::{Record, chain, machine};
 use crate::spec::collections::BTreeMap;
+use crate::spec::json::json;
 use crate::spec::{AllocId, Job, escaped, json};
 
 /// Exit status where the file changes something, as of `nomad job plan`.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -23,6 +23,7 @@ use crate::driver::{
 };
 use crate::plugin::{Client, HclogLine, Launch, Program};
 use crate::spec::collections::BTreeMap;
+use crate::spec::json::json;
 use crate::spec::{
     AllocId, ExitResult, IntoMap as _, LONGEST_MESSAGE, MemoryLimits, Pressure, Resources, Signal, Stall, TaskStats,
     escaped, shortened,
@@ -75,7 +76,7 @@ cpuset_cgroup, env { NAME = \"value\" }, resources { cpu = 100  memory = 64  mem
 pub(super) fn launch(arguments: &PluginLaunchArgs) -> anyhow::Result<i32> {
     let config = arguments.config.as_deref().map(read_body).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the event loop")?;
-    let status = runtime.block_on(async {
+    let status = crate::sys::task::block_on(&runtime, async {
         let mut signals = Signals::catch().context("catch signals")?;
         let mut session = tokio::select! {
             session = Session::start(arguments, config) => session?,

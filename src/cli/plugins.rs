@@ -244,19 +244,19 @@ impl Asked {
         mut drivers: Drivers,
     ) -> anyhow::Result<Asked> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-        let plugins = runtime.block_on(Plugins::start(given, wanted, settings, &mut drivers))?;
+        let plugins = crate::sys::task::block_on(&runtime, Plugins::start(given, wanted, settings, &mut drivers))?;
         Ok(Asked { runtime, plugins, drivers })
     }
 
     /// Runs a future to its end.
     pub(super) fn hear<T>(&self, asking: impl Future<Output = T>) -> T {
-        self.runtime.block_on(asking)
+        crate::sys::task::block_on(&self.runtime, asking)
     }
 }
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        self.runtime.block_on(self.plugins.end());
+        crate::sys::task::block_on(&self.runtime, self.plugins.end());
     }
 }
 

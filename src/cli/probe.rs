@@ -76,7 +76,7 @@ pub(super) fn run(
     let sockets = machine::socket_dir(&data_dir)?;
     alloc::sweep(&data_dir, &tell())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    runtime.block_on(async {
+    crate::sys::task::block_on(&runtime, async {
         let mut signals = Signals::catch().context("cannot catch signals")?;
         let place = CgroupPlace::find(cgroup_parent)?.enter()?;
         let machine = machine::machine(&data_dir, sockets.path(), &place)?;

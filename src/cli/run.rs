@@ -56,7 +56,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
     }
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().thread_stack_size(THREAD_STACK).build().context("cannot start")?;
-    let status = runtime.block_on(async {
+    let status = crate::sys::task::block_on(&runtime, async {
         let signals = Signals::catch().context("cannot catch signals")?;
         let mut early = Early { signals, began: Instant::now(), timeout: args.timeout };
         let given = args.clone();

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
-use serde_json::json;
 
 use super::output::indented;
 use super::revive::{is_any_lost, revive};
@@ -18,6 +17,7 @@ use crate::alloc::{self, Finding, Owner, Record, chain, findings, machine};
 use crate::executor::NewLimits;
 use crate::spec::IntoSet as _;
 use crate::spec::collections::{BTreeMap, BTreeSet};
+use crate::spec::json::json;
 use crate::spec::{Order as _, Signal, escaped, escaped_lines};
 
 /// Nomad's default signal.
@@ -69,7 +69,7 @@ pub(super) struct World {
 /// Blocks on a future.
 pub(super) fn wait_for<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    let done = runtime.block_on(work);
+    let done = crate::sys::task::block_on(&runtime, work);
     runtime.shutdown_background();
     done
 }

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use serde_json::json;
 
 use super::output::indented;
 use super::revive::revive;
@@ -11,6 +10,7 @@ use super::runs::{row, short, table, wait_for};
 use super::{ServicesArgs, complain, print};
 use crate::alloc::{CheckReport, Registration, chain, machine};
 use crate::jobspec;
+use crate::spec::json::json;
 use crate::spec::{CheckStatus, escaped_lines};
 
 pub(super) fn run(args: &ServicesArgs) -> anyhow::Result<i32> {

@@ -38,7 +38,7 @@ pub(super) fn run(args: &SuperviseArgs) -> anyhow::Result<i32> {
     let file = background.file();
     let settings = Settings::of_file(&file)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    let status = runtime.block_on(async {
+    let status = crate::sys::task::block_on(&runtime, async {
         let signals = Signals::catch().context("cannot catch signals")?;
         let place = CgroupPlace::find(settings.cgroup_parent.as_deref())?.enter()?;
         let mut machine = machine::machine_of(background.owner(), &data_dir, background.sockets(), &place)?;

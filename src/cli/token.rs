@@ -7,12 +7,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use anyhow::Context as _;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::ask::{ask, socket};
 use super::{TokenCommand, print};
 use crate::agent::model::{Nanos, Role, Secret, Token};
 use crate::agent::state::State;
+use crate::spec::json::json;
 use crate::sys::random;
 
 /// The file, in the data directory.

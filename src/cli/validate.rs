@@ -1,6 +1,6 @@
 //! `agentbin validate`: checks a job file without starting anything.
 
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use super::config::Operator;
 use super::output::json_text;
@@ -11,6 +11,7 @@ use crate::agent::model::Nanos;
 use crate::agent::schedule::periodic::{self, PeriodicError};
 use crate::jobspec::{self, Diagnostic};
 use crate::spec::json;
+use crate::spec::json::json;
 use crate::spec::{Job, escaped};
 
 /// Exit status for an invalid file.

@@ -3,13 +3,14 @@ use std::task::{Context, Poll};
 
 use hyper::{Request, header};
 use hyper_util::rt::TokioIo;
-use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::call::{self, Ask, escaped};
 use super::endpoint::Connector;
 use super::error::chain;
 use super::{Engine, EngineError};
+
+use crate::spec::json::json;
 
 /// A command to be run inside a container.
 #[derive(Debug, Clone, Default)]

@@ -6,13 +6,15 @@ use base64::engine::general_purpose::URL_SAFE;
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper::header::{HeaderName, HeaderValue};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::call::{self, Ask, Lines, escaped};
 use super::{Engine, EngineError};
+
+use crate::spec::json::json;
 
 /// Credentials for a registry. Unset fields are empty.
 #[derive(Clone, PartialEq, Eq, Default)]

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
-use tokio::task::JoinHandle;
 
 use super::hclspec::{Body, Schema};
 use super::{Driver as _, DriverClient, DriverError, NodeConfig, PluginClient, PluginInfo};
@@ -24,6 +23,7 @@ use crate::spec::collections::BTreeMap;
 use crate::spec::{PLUGIN_MARK, json};
 use crate::sys::mutant;
 use crate::sys::owned::{self, OwnDir};
+use crate::sys::task::JoinHandle;
 
 /// The only version of the driver interface.
 pub const API_VERSION: &str = "v0.1.0";
@@ -587,7 +587,7 @@ impl Record {
     /// The text to be written.
     #[must_use]
     pub fn to_json(&self) -> String {
-        serde_json::json!(self).to_string()
+        crate::spec::json::json!(self).to_string()
     }
 }
 

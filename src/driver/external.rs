@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::sync::{broadcast, watch};
-use tokio::task::JoinHandle;
 
 use super::catalog::{Bond, CatalogError, Config, Found, Kept, Log};
 use super::handle::failed;
@@ -30,6 +29,7 @@ use crate::plugin::{self, Launch, Program, Reattach, role_environment};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{DriverConfig, ExitResult, LogCollection, Resources, Role, Signal, TaskStats, json};
 use crate::sys::lock::lock;
+use crate::sys::task::JoinHandle;
 use crate::sys::{self, processes};
 use crate::wire::hclspec::Spec;
 
@@ -455,7 +455,7 @@ impl Driver for ExternalDriver {
         };
         let logmon = helpers.logmon.as_ref().and_then(|logmon| logmon.reattach_config().ok());
         let state = State { handle: handle.clone(), logmon: logmon.clone() };
-        let driver_state = serde_json::json!(state).to_string().into_bytes();
+        let driver_state = crate::spec::json::json!(state).to_string().into_bytes();
         lock(&self.tasks.known).insert(task.id.clone(), Known { config, handle, lost: None, helpers });
         Ok(TaskHandle { driver_state, executor: logmon, network })
     }

@@ -379,7 +379,7 @@ impl Starter {
     /// Starts an executor, which prepares for the launch of `ahead`.
     async fn start(&self, log_file: &Path, ahead: Option<&LaunchSpec>) -> Result<Client, DriverError> {
         let compute = *lock(&self.compute);
-        let mut config = serde_json::json!({
+        let mut config = crate::spec::json::json!({
             "LogFile": log_file,
             "LogLevel": "debug",
             "FSIsolation": self.isolation == Isolation::Isolated,
@@ -387,7 +387,7 @@ impl Starter {
         });
         if let Some(spec) = ahead {
             let cores = &spec.resources.cpuset_cpus;
-            config["Prepare"] = serde_json::json!({
+            config["Prepare"] = crate::spec::json::json!({
                 "Cgroup": spec.cgroup,
                 "Cpuset": spec.cpuset_cgroup,
                 "Cores": cores,

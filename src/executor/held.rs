@@ -27,10 +27,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// Those of `run`.
-pub(crate) async fn open<E, F>(
-    requests: ExecRequests,
-    run: impl FnOnce(ExecRequests) -> F,
-) -> Result<ExecResponses, E>
+pub(crate) async fn open<E, F>(requests: ExecRequests, run: impl FnOnce(ExecRequests) -> F) -> Result<ExecResponses, E>
 where
     F: Future<Output = Result<ExecResponses, E>>,
 {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::pipe::PipeFlags;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::journal::Journal;
@@ -16,6 +15,7 @@ use super::pump::{self, End, Finished, Health, Pump, PumpHandle};
 use super::rotator::{Limits, LiveCounters, Rotator};
 use super::{dir, fifo};
 use crate::spec::{LogCollection, OutputHealth, StreamHealth, TaskOutput};
+use crate::sys::task::JoinHandle;
 
 /// What the task gets as descriptors 1 and 2: blocking, write-only, and in this process still close-on-exec.
 #[derive(Debug)]

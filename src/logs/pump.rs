@@ -442,7 +442,7 @@ mod tests {
         (read, File::from(write))
     }
 
-    fn start(dir: &std::path::Path, name: &str) -> (tokio::task::JoinHandle<Finished>, PumpHandle, File) {
+    fn start(dir: &std::path::Path, name: &str) -> (crate::sys::task::JoinHandle<Finished>, PumpHandle, File) {
         let (read, write) = pipe();
         let (pump, handle) = Pump::new(read, Rotator::open(dir, name, LIMITS).unwrap());
         (crate::sys::task::spawn(pump.run()), handle, write)

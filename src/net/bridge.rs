@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use serde_json::json;
 use sha2::Digest as _;
 
 use super::cni::List;
 use super::lock::Locked;
 use super::{Error, Subnet, Subnets, builtin, conntrack, forward, program};
+use crate::spec::json::json;
 use crate::sys::{self, owned};
 
 /// Name of the network and of its bridge.

@@ -13,12 +13,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::Digest as _;
 
 use super::link::Links;
 use super::lock::{Locked, own_dir};
 use super::{Error, Mapping, Subnet, Subnets, bridge, cni, forward, guard, namespace, program};
+use crate::spec::json::json;
 use crate::sys::owned;
 
 /// The file that says which address was given last, as `host-local` names it, without the number of the subnet.

@@ -242,7 +242,7 @@ impl Connection {
         input.remove("capabilities");
         if wants("portMappings") == Some(true) && !self.mappings.is_empty() {
             let mappings: Vec<Value> = self.mappings.iter().map(Mapping::of_cni).collect();
-            input.insert("runtimeConfig".to_owned(), serde_json::json!({ "portMappings": mappings }));
+            input.insert("runtimeConfig".to_owned(), crate::spec::json::json!({ "portMappings": mappings }));
         }
         if let Some(previous) = previous {
             input.insert("prevResult".to_owned(), previous.clone());
@@ -272,7 +272,7 @@ fn said(output: &program::Output) -> String {
 impl Mapping {
     fn of_cni(&self) -> Value {
         let Mapping { host, inside, protocol, ip } = self;
-        serde_json::json!({ "hostPort": host, "containerPort": inside, "protocol": protocol, "hostIP": ip })
+        crate::spec::json::json!({ "hostPort": host, "containerPort": inside, "protocol": protocol, "hostIP": ip })
     }
 }
 

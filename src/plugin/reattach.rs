@@ -61,7 +61,7 @@ impl ReattachConfig {
     #[must_use]
     pub fn to_json(&self) -> String {
         let ReattachConfig { protocol, network, addr, pid } = self;
-        serde_json::json!({ "Protocol": protocol, "Network": network, "Addr": addr, "Pid": pid }).to_string()
+        crate::spec::json::json!({ "Protocol": protocol, "Network": network, "Addr": addr, "Pid": pid }).to_string()
     }
 
     /// Turns a record of another program into one of ours, after checking that it is correct: the listener on the socket is the

@@ -65,7 +65,7 @@ pub fn serve_driver(make: impl FnOnce(Settings) -> Arc<dyn Driver>) -> i32 {
     // Fails only if the program has already set one itself, which is then kept.
     let _ = tracing::subscriber::set_global_default(subscriber);
     let served = Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from).and_then(|runtime| {
-        runtime.block_on(async {
+        crate::sys::task::block_on(&runtime, async {
             let driver = make(settings()?);
             Ok(driver::serve(server, driver).await?)
         })

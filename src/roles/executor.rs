@@ -153,7 +153,7 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
         tracing::warn!(%error, "could not prepare the launch");
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    crate::sys::task::block_on(&runtime, async {
         let signals = Signals::catch(&[libc::SIGCHLD, libc::SIGTERM])?;
         crate::sys::task::spawn(hear(signals, server.stop_handle(), Arc::clone(&executor)));
         crate::sys::task::spawn(stop_without_host(server.stop_handle(), Arc::clone(&executor)));

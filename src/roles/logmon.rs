@@ -27,7 +27,7 @@ pub(super) fn run(args: &[OsString]) -> i32 {
     sys::prctl::set_name(Role::Logmon.name());
     let served = Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from).and_then(|runtime| {
         let routes = Routes::new(LogMonServer::new(Service(journals().map_or_else(LogMon::default, LogMon::new))));
-        runtime.block_on(server.serve(routes)).map_err(anyhow::Error::from)
+        crate::sys::task::block_on(&runtime, server.serve(routes)).map_err(anyhow::Error::from)
     });
     match served {
         Ok(()) => 0,

@@ -9,12 +9,15 @@
 //! A struct is read by the names of its fields. Hence serde's `alias` and `deny_unknown_fields` do nothing in it, and an `Option`
 //! whose member is missing is `None`, whatever its default.
 
+mod object;
 mod read;
 mod write;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Error, Value};
+
+pub(crate) use object::{Object, json, of};
 
 /// Reads a text.
 ///

@@ -152,7 +152,8 @@ pub(super) mod tests {
     use std::sync::atomic::AtomicBool;
     use std::sync::{Mutex, PoisonError};
 
-    use serde_json::{Value as Json, json};
+    use crate::spec::json::json;
+    use serde_json::Value as Json;
 
     use super::super::host::{Found, Tree, Variable};
     use super::super::{Limits, Template};

@@ -40,7 +40,8 @@ impl Type {
     }
 
     fn json(&self) -> serde_json::Value {
-        use serde_json::{Value as Json, json};
+        use crate::spec::json::json;
+        use serde_json::Value as Json;
         match self {
             Type::Bool => json!("bool"),
             Type::Number => json!("number"),

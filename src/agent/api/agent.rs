@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::sync::broadcast::error::RecvError;
 
 use super::answer::{Answer, Refusal};
@@ -12,6 +12,7 @@ use super::call::Call;
 use super::{Api, LogLine, files};
 use crate::agent::model::ClientStatus;
 use crate::http::stream::stream;
+use crate::spec::json::json;
 
 /// The address reported for the single server. Nothing listens there, because there is no second server to talk to.
 pub(super) const SERVER: &str = "127.0.0.1:4647";

@@ -1,7 +1,5 @@
 //! Allocations.
 
-use serde_json::json;
-
 use super::answer::{Answer, Refusal};
 use super::call::{Call, uuid};
 use super::lists::{self, Found, Page, Token};
@@ -10,6 +8,7 @@ use crate::agent::commands::CommandError;
 use crate::agent::model::Allocation;
 use crate::agent::state::{StateError, Table, View};
 use crate::spec::Order as _;
+use crate::spec::json::json;
 
 pub(super) async fn list(call: Call) -> Result<Answer, Refusal> {
     let page = Page::of(&call)?;

@@ -1,6 +1,6 @@
 //! Answers of handlers, and how they are sent: headers, format, compression.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::agent::commands::CommandError;
 use crate::agent::engine::OrderError;
@@ -8,6 +8,7 @@ use crate::agent::state::StateError;
 use crate::alloc::control;
 use crate::http::query::Query;
 use crate::http::{Body, HeaderMap, HeaderName, HeaderValue, Response, StatusCode, body, header};
+use crate::spec::json::json;
 
 /// The index headers of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::answer::{Answer, Refusal};
 use super::call::{Call, uuid};
@@ -10,6 +10,7 @@ use crate::agent::engine::OrderError;
 use crate::agent::model::{Allocation, Nanos};
 use crate::alloc::control;
 use crate::spec::json;
+use crate::spec::json::json;
 use crate::spec::{CpuField, MemoryField, Signal, TaskStats, Usage};
 
 /// Time between the two samples from which CPU use is computed.

@@ -1,6 +1,6 @@
 //! CSI volumes, their snapshots, and plugins.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::answer::{Answer, Refusal};
 use super::call::Call;
@@ -14,6 +14,7 @@ use crate::agent::model::{
 use crate::agent::state::{CsiClaims, StateError, Table, View};
 use crate::spec::IntoMap as _;
 use crate::spec::collections::BTreeMap;
+use crate::spec::json::json;
 
 /// What the answers about volumes and plugins depend on.
 const TABLES: [Table; 4] = [Table::CsiVolumes, Table::Allocs, Table::Nodes, Table::Jobs];

@@ -1,7 +1,5 @@
 //! Deployments.
 
-use serde_json::json;
-
 use super::answer::{Answer, Refusal};
 use super::call::{Call, uuid};
 use super::lists::{self, Found, Page, Token};
@@ -9,6 +7,7 @@ use super::shape;
 use crate::agent::commands::DeploymentChanged;
 use crate::agent::state::Table;
 use crate::spec::Order as _;
+use crate::spec::json::json;
 
 pub(super) async fn list(call: Call) -> Result<Answer, Refusal> {
     let page = Page::of(&call)?;

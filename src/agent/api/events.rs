@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::answer::{Answer, Refusal};
 use super::call::Call;
@@ -10,6 +10,7 @@ use super::{files, shape};
 use crate::agent::model::Role;
 use crate::agent::state::{Event, EventBatch, Object, State, StateError, Topic};
 use crate::http::stream::stream;
+use crate::spec::json::json;
 
 /// Interval of heartbeats on an idle stream.
 const HEARTBEAT: Duration = Duration::from_secs(30);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::FromRequestParts as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
@@ -18,6 +18,7 @@ use crate::executor::ExecResponses;
 use crate::http::StatusCode;
 use crate::http::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
 use crate::spec::json;
+use crate::spec::json::json;
 use crate::wire::drivers::exec_task_streaming_request::{Setup, TerminalSize};
 use crate::wire::drivers::{ExecTaskStreamingIoOperation, ExecTaskStreamingRequest, ExecTaskStreamingResponse};
 

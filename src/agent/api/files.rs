@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::answer::{Answer, Refusal};
 use super::call::Call;
@@ -19,6 +19,7 @@ use crate::http::{Body, HeaderValue, Response, StatusCode, header};
 use crate::logs::framer::{FileEvent, Framer, Piece, Source};
 use crate::spec::Order as _;
 use crate::spec::json;
+use crate::spec::json::json;
 use crate::sys::path::Root;
 
 /// Limit of directory entries in an answer.

@@ -1,10 +1,9 @@
 //! Answers that are the same for every agent, for features that a single machine does not have.
 
-use serde_json::json;
-
 use super::answer::{Answer, Refusal};
 use super::call::Call;
 use crate::http::{Body, Response, StatusCode};
+use crate::spec::json::json;
 
 fn unimplemented(why: &str) -> Result<Answer, Refusal> {
     Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, why))

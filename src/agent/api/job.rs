@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::answer::{Answer, Refusal};
 use super::call::Call;
@@ -13,6 +13,7 @@ use crate::agent::commands::{Deregister, Dispatch, Evaluated};
 use crate::agent::model::Deployment;
 use crate::agent::state::{StateError, Table, View};
 use crate::spec::Order as _;
+use crate::spec::json::json;
 
 pub(super) async fn info(call: Call) -> Result<Answer, Refusal> {
     lists::read(&call, &[Table::Jobs], |view| {

@@ -1,6 +1,6 @@
 //! `/v1/jobs`: lists, and registering.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::answer::{Answer, Refusal};
 use super::call::Call;
@@ -10,6 +10,7 @@ use super::{limits, shape};
 use crate::agent::commands::Register;
 use crate::agent::model::{DeploymentStatus, JobVersion, Submission};
 use crate::agent::state::{StateError, Table, View};
+use crate::spec::json::json;
 
 pub(super) async fn list(call: Call) -> Result<Answer, Refusal> {
     let page = Page::of(&call)?;

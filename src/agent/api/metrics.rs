@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::answer::{Answer, Refusal};
 use super::call::Call;
 use crate::agent::model::{ClientStatus, Eligibility, EvalStatus, JobStatus};
+use crate::spec::json::json;
 
 /// Number of restarts of a task; the only counter.
 const RESTARTS: &str = "nomad.client.allocs.restart";

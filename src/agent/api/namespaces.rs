@@ -1,6 +1,6 @@
 //! Namespaces.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::answer::{Answer, Refusal};
 use super::call::Call;
@@ -8,6 +8,7 @@ use super::lists::{self, Found, Page, Token};
 use super::shape;
 use crate::agent::model::Namespace;
 use crate::agent::state::Table;
+use crate::spec::json::json;
 
 fn shown(namespace: &Namespace) -> Value {
     json!({

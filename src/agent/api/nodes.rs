@@ -1,6 +1,6 @@
 //! The node.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::answer::{Answer, Refusal};
 use super::call::{Call, uuid};
@@ -9,6 +9,7 @@ use super::shape;
 use crate::agent::commands::{Drain, NodeChanged};
 use crate::agent::model::{DrainSpec, Eligibility, Nanos, Node};
 use crate::agent::state::{Table, View};
+use crate::spec::json::json;
 
 pub(super) async fn list(call: Call) -> Result<Answer, Refusal> {
     let page = Page::of(&call)?;

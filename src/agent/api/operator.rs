@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::agent::{SERVER, server_id};
 use super::answer::{Answer, Refusal, with_meta};
@@ -13,6 +13,7 @@ use super::shape;
 use crate::agent::state::{Saved, Table, nameless};
 use crate::http::stream::stream;
 use crate::http::{HeaderName, HeaderValue, Response};
+use crate::spec::json::json;
 
 /// Size of the chunks of a snapshot, in bytes.
 const PIECE: usize = 64 << 10;

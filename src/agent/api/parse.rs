@@ -1,6 +1,6 @@
 //! Jobs that are checked and not registered: parse, validate, plan.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
 use super::answer::{Answer, Refusal};
@@ -11,6 +11,7 @@ use crate::agent::model::{DesiredUpdates, JobVersion, Role};
 use crate::jobspec::{self, PlannedUpdates};
 use crate::spec::IntoMap as _;
 use crate::spec::json;
+use crate::spec::json::json;
 
 /// Limits concurrent evaluations of job files: each may take a second of CPU time.
 static PARSES: Semaphore = Semaphore::const_new(2);

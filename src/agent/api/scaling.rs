@@ -1,6 +1,6 @@
 //! How many allocations groups have: scale status, scaling, policies.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::answer::{Answer, Refusal};
 use super::call::Call;
@@ -9,6 +9,7 @@ use super::shape;
 use crate::agent::commands::{CommandError, Scale};
 use crate::agent::model::{ClientStatus, JobVersion};
 use crate::agent::state::{Table, View};
+use crate::spec::json::json;
 use crate::spec::{IntoMap as _, Order as _};
 
 pub(super) async fn status(call: Call) -> Result<Answer, Refusal> {

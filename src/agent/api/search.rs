@@ -1,11 +1,12 @@
 //! Search by prefix, which completes ids, and by any part of a name.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::answer::{Answer, Refusal, with_meta};
 use super::call::Call;
 use crate::agent::model::DynamicVolume;
 use crate::agent::state::{StateError, View};
+use crate::spec::json::json;
 
 /// Limit of matches per context.
 const MOST: usize = 20;

@@ -1,6 +1,6 @@
 //! Services as they are registered.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::answer::{Answer, Refusal};
 use super::call::Call;
@@ -11,6 +11,7 @@ use crate::agent::state::{StateError, Table};
 use crate::spec::Order as _;
 use crate::spec::collections::BTreeMap;
 use crate::spec::collections::BTreeSet;
+use crate::spec::json::json;
 
 fn shown(service: &ServiceRegistration) -> Value {
     let mut value = shape::kept(service);

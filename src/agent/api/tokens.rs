@@ -2,13 +2,14 @@
 
 use std::time::SystemTime;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::answer::{Answer, Refusal};
 use super::call::Call;
 use super::shape;
 use crate::agent::model::{Nanos, Role, Secret, Token};
 use crate::http::query;
+use crate::spec::json::json;
 use crate::sys::random;
 
 fn shown(token: &Token) -> Value {

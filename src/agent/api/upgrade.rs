@@ -1,11 +1,11 @@
 //! `PUT /v1/agentbin/upgrade`: asks the process that serves the API to go on as another program. Never decides whether it may.
 
-use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 use super::answer::{Answer, Refusal};
 use super::call::Call;
 use crate::http::StatusCode;
+use crate::spec::json::json;
 
 /// One request: it is answered when the new program takes over, or with the reason why it does not.
 pub type Upgrade = oneshot::Sender<Result<(), String>>;

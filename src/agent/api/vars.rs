@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::answer::{Answer, Meta, Refusal};
 use super::call::Call;
@@ -13,6 +13,7 @@ use crate::agent::state::{Condition, StateError, Table, Written};
 use crate::http::{StatusCode, query};
 use crate::spec::IntoMap as _;
 use crate::spec::collections::BTreeMap;
+use crate::spec::json::json;
 
 fn meta(meta: &VariableMeta) -> Value {
     let mut value = json!({

@@ -1,6 +1,6 @@
 //! Versions of a job: listing, differences, tags, and reverting.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::answer::{Answer, Refusal, with_meta};
 use super::call::Call;
@@ -10,6 +10,7 @@ use super::{limits, shape};
 use crate::agent::model::{JobVersion, Nanos, VersionTag};
 use crate::agent::state::{StateError, Table, View};
 use crate::spec::json;
+use crate::spec::json::json;
 
 pub(super) async fn list(call: Call) -> Result<Answer, Refusal> {
     let diffs = call.switch("diffs")?;

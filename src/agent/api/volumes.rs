@@ -1,6 +1,6 @@
 //! Dynamic host volumes, and the claims of groups on them.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::answer::{Answer, Refusal};
 use super::call::Call;
@@ -10,6 +10,7 @@ use super::shape;
 use crate::agent::model::{DynamicVolume, VolumeCapability, VolumeClaim, VolumeConstraint};
 use crate::agent::state::{StateError, Table, View};
 use crate::spec::Order as _;
+use crate::spec::json::json;
 
 /// A volume without who uses it.
 fn shown(volume: &DynamicVolume) -> Value {

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::agent::model::Trigger;
+use crate::spec::json::json;
 use crate::spec::{Constraint, Job, JobType, Operator, Pos};
 
 use super::deploy::{DeploymentInput, promote_deployment};

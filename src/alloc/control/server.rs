@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use prost::Message as _;
-use serde_json::json;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, watch};
@@ -21,6 +20,7 @@ use crate::alloc::Stop;
 use crate::alloc::error::chain;
 use crate::alloc::sockets::CONTROL;
 use crate::spec::json;
+use crate::spec::json::json;
 use crate::spec::{AllocId, IntoMap as _, Signal, TaskStats, Usage};
 use crate::sys::lock::lock;
 use crate::sys::task::boxed;

@@ -8,7 +8,6 @@ use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::output::indented;
@@ -18,6 +17,8 @@ use super::{TopArgs, complain, print};
 use samples::Samples;
 use screen::Screen;
 use view::{Key, View};
+
+use crate::spec::json::json;
 
 pub(super) use view::By;
 

@@ -8,11 +8,12 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use ratatui::widgets::Widget;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use super::super::runs::{Purpose, age, mib, row, short};
 use super::samples::Samples;
 use crate::alloc::control::seconds_since;
+use crate::spec::json::json;
 use crate::spec::{Order as _, escaped};
 
 /// The heads of the columns.

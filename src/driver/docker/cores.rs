@@ -8,7 +8,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use serde_json::json;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
@@ -17,6 +16,7 @@ use super::{Shared, Task};
 use crate::cgroup::Regime;
 use crate::docker::Endpoint;
 use crate::driver::TaskConfig;
+use crate::spec::json::json;
 use crate::sys::lock::lock;
 
 /// The cpuset file that the agent writes.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{Shared, Task, container, image};
 use crate::cgroup::{Sampler, TaskCgroup};
@@ -10,6 +10,7 @@ use crate::driver::DriverError;
 use crate::driver::handle::failed;
 use crate::executor::{Compute, CpuQuota, NewLimits};
 use crate::spec::MemoryLimits;
+use crate::spec::json::json;
 use crate::sys::lock::lock;
 
 /// The engine's "no limit".

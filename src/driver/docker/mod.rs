@@ -28,7 +28,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{Notify, broadcast, watch};
-use tokio::task::JoinHandle;
 
 use self::collect::{Collector, Target};
 use self::config::Config;
@@ -57,6 +56,7 @@ use crate::logs::ship::Stream;
 use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{DriverConfig, ExitResult, IntoMap as _, Signal, TaskStats};
 use crate::sys::lock::lock;
+use crate::sys::task::JoinHandle;
 use crate::sys::{mutant, processes};
 use crate::wire::hclspec::Spec;
 

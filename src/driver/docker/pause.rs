@@ -4,12 +4,12 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use crate::docker::Engine;
 use crate::driver::DriverError;
 use crate::driver::handle::failed;
+use crate::spec::json::json;
 
 /// The tag has to change when the program changes.
 pub(super) const IMAGE: &str = "agentbin-pause:1";

@@ -1,8 +1,10 @@
 //! What a job has where nothing was given: the defaults of Nomad's command line and API client, as the real ones show them.
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
 use super::types::{self, Kind, Type};
+
+use crate::spec::json::json;
 
 type Object = Map<String, Json>;
 

@@ -17,12 +17,13 @@ pub use diff::{DiffType, FieldDiff, GroupDiff, JobDiff, ObjectDiff, PlannedUpdat
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
 use super::json::{Member, Node, NodeKind};
 use super::value::{Number, Value};
 use super::{Diagnostic, Error, Input, Origin, Parsed, Sink, api, in_body, job, with_job};
 use crate::spec::Pos;
+use crate::spec::json::json;
 
 /// A job file as the JSON that `nomad job run -output` prints: `{"Job": {...}}`, in which a key that the file does not have is null.
 ///

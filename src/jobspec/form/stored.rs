@@ -3,10 +3,12 @@
 //! Not added are constraints for what a job needs by implication (Consul's or a plugin's version), and tasks and ports of a service
 //! mesh: one machine either has these things or says itself that it does not.
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
 use super::defaults::for_each;
 use super::types::{self, Type};
+
+use crate::spec::json::json;
 
 type Object = Map<String, Json>;
 

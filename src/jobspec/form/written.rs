@@ -1,6 +1,6 @@
 //! A written job becomes the API's JSON: what the file says and nothing else, as `nomad job run -output` writes it.
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
 use super::free;
 use super::types::{self, Field, Kind, Type};
@@ -9,6 +9,7 @@ use crate::jobspec::duration;
 use crate::jobspec::schema;
 use crate::jobspec::section::{Expanded, Section, Sink};
 use crate::jobspec::value::{Number, Value};
+use crate::spec::json::json;
 
 type Object = Map<String, Json>;
 

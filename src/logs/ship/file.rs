@@ -12,10 +12,10 @@ use base64::Engine as _;
 use rustix::event::Timespec;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use serde_json::json;
 
 use super::entry::Batch;
 use super::{Labels, Stream};
+use crate::spec::json::json;
 use crate::sys::mutant;
 use crate::sys::path::Root;
 

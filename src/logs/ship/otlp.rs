@@ -12,12 +12,14 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use serde_json::{Value, json};
-use tokio::task::JoinHandle;
+use serde_json::Value;
 
 use super::entry::Batch;
 use super::sink::Otlp;
 use super::{Labels, Stream};
+
+use crate::spec::json::json;
+use crate::sys::task::JoinHandle;
 
 /// How long a collector may take for a batch.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::super::follower::{Cursor, Finisher, Follower, Output, Start};
@@ -19,6 +18,7 @@ use super::record::{Account, Record, RecordError};
 use super::tally::Tally;
 use super::{Labels, Lost, Outlets, Report, Reporter, Sink, Stream};
 use crate::spec::collections::BTreeSet;
+use crate::sys::task::JoinHandle;
 
 /// How long delivered lines may go unrecorded.
 const SAVE_EVERY: Duration = Duration::from_millis(200);

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
 
 use super::super::follower::{Cursor, Follower, Output, Start};
 use super::Lost;
 use crate::spec::collections::BTreeMap;
 use crate::sys::lock::lock;
+use crate::sys::task::JoinHandle;
 
 /// How long the tally may take to catch up with a shipment that has jumped ahead of it.
 const PATIENCE: Duration = Duration::from_secs(5);

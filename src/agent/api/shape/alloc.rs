@@ -1,11 +1,12 @@
 //! Allocations.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::metric::{metric, resources};
 use super::{kept, lay, moment, null_if_empty};
 use crate::agent::model::{AllocatedPort, AllocatedTask, Allocation, JobVersion, TaskEvent, TaskState};
 use crate::spec::collections::BTreeMap;
+use crate::spec::json::json;
 
 /// An allocation with its job and all details. `version` is `None` when the job was forgotten: then a job is made up from the
 /// allocation, because clients read members of the job without a check.

@@ -1,12 +1,13 @@
 //! CSI volumes and plugins.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{kept, lay, null_if_empty};
 use crate::agent::model::{CsiClaim, CsiInfo, CsiVolume, JobVersion, Node};
 use crate::csi::{Snapshot, VolumeEntry};
 use crate::spec::REDACTED;
 use crate::spec::collections::BTreeMap;
+use crate::spec::json::json;
 
 /// What Nomad's API has of a controller, in its order.
 const CONTROLLER: [&str; 12] = [

@@ -1,10 +1,11 @@
 //! Evaluations and deployments.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::metric::metric;
 use super::{instant, kept, null_if_empty};
 use crate::agent::model::{Deployment, Evaluation};
+use crate::spec::json::json;
 
 /// An evaluation. Empty members are left out, as in Nomad, except for those that a client reads without a check.
 pub(in super::super) fn evaluation(eval: &Evaluation) -> Value {

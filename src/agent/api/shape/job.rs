@@ -1,9 +1,10 @@
 //! Jobs.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{kept, lay, null_if_empty};
 use crate::agent::model::{JobSummary, JobVersion};
+use crate::spec::json::json;
 
 /// A version of a job: its specification, overlaid with the fields that a server adds.
 pub(in super::super) fn job(version: &JobVersion) -> Map<String, Value> {

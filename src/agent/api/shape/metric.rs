@@ -1,9 +1,10 @@
 //! How the node suited a group, and resources.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{kept, lay, null_if_empty};
 use crate::agent::model::{AllocMetric, AllocatedTask};
+use crate::spec::json::json;
 
 /// Why a group was placed as it was on the node, or could not be.
 pub(in super::super) fn metric(metric: &AllocMetric, node: &str) -> Value {

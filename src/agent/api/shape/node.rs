@@ -1,9 +1,10 @@
 //! The node.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{lay, moment, null_if_empty};
 use crate::agent::model::{Node, NodeEvent};
+use crate::spec::json::json;
 
 /// The node with all that is known of it.
 pub(in super::super) fn node(node: &Node) -> Value {

@@ -5,11 +5,10 @@ pub mod service;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use tokio::task::JoinHandle;
-
 use super::collect::{Collector, Target};
 use crate::docker::{Deadlines, Endpoint, Engine, EngineError, Tls};
 use crate::sys::lock::lock;
+use crate::sys::task::JoinHandle;
 
 /// What a `docker_logger` has to copy: the fields of `StartRequest`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
