@@ -641,6 +641,28 @@ fn large_maps(path: &str, text: &str) -> Vec<String> {
     bad
 }
 
+/// `serde_json`'s macro for objects is some 200 bytes of code for each member (docs/size.md).
+fn large_objects(path: &str, text: &str) -> Vec<String> {
+    if path.contains("/tests/") || path.ends_with("/tests.rs") || path.starts_with("spec/json") {
+        return Vec::new();
+    }
+    let tokens = code(without_tests(text));
+    let mut bad = Vec::new();
+    for (at, window) in tokens.windows(2).enumerate() {
+        let [owner, sep] = window else { continue };
+        if owner.ident() != Some("serde_json") || sep.kind != Kind::PathSep {
+            continue;
+        }
+        let mut named: Vec<&Token> = tokens[at + 2..].iter().take_while(|token| !token.is('}')).collect();
+        if !named.first().is_some_and(|token| token.is('{')) {
+            named.truncate(1);
+        }
+        let macros = named.iter().filter(|token| token.ident() == Some("json"));
+        bad.extend(macros.map(|token| format!("{path}:{}: json! of serde_json; use spec::json::json", token.line)));
+    }
+    bad
+}
+
 /// A module opens with its one job and with what it never does.
 fn opening(path: &str, text: &str) -> Vec<String> {
     if path.split('/').count() != 2 || !path.ends_with("/mod.rs") {
@@ -692,6 +714,7 @@ fn check_source(path: &str, text: &str) -> Vec<String> {
         opens_by_name,
         unlisted_starts,
         large_maps,
+        large_objects,
         opening,
     ];
     for check in checks {
@@ -1215,6 +1238,17 @@ mod samples {
         assert_eq!(bad("fn f() { command.arg(x).spawn()?; Command::new(y).output() }"), 2);
         assert_eq!(bad("fn f() { children::spawn(&mut command)?; scope.spawn(work); response.status() }"), 0);
         assert_eq!(unlisted_starts("sys/children.rs", "fn f() { command.spawn() }"), [""; 0]);
+    }
+
+    #[test]
+    fn objects_are_those_with_little_code() {
+        let bad = |text: &str| large_objects("agent/core.rs", text);
+        let text = "use serde_json::json;";
+        assert_eq!(bad(text), ["agent/core.rs:1: json! of serde_json; use spec::json::json"]);
+        assert_eq!(bad("use serde_json::{Map, Value as Json, json};").len(), 1);
+        assert_eq!(bad("fn f() -> serde_json::Value { serde_json::json!({}) }").len(), 1);
+        assert_eq!(bad("use serde_json::{Map, Value};\nuse crate::spec::json::json;\nfn f() { json!({}) }"), [""; 0]);
+        assert_eq!(bad("fn f() {}\n#[cfg(test)]\nmod tests { use serde_json::json; }"), [""; 0]);
     }
 
     #[test]

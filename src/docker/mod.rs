@@ -17,7 +17,7 @@ use crate::spec::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 pub use bollard_stubs::models;
 pub use endpoint::{Endpoint, Tls};
@@ -31,6 +31,7 @@ use crate::spec::IntoMap as _;
 use crate::spec::Order as _;
 use crate::spec::Signal;
 use crate::spec::json;
+use crate::spec::json::json;
 
 /// Deadlines of calls. A call that takes longer fails with [`EngineError::Timeout`]; whether the engine executed it is not
 /// known then.
