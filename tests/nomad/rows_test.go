@@ -406,6 +406,15 @@ func status(job, wanted string, count int) func(*side) bool {
 	}
 }
 
+// dead waits until all jobs whose ids begin so have ended; there is one.
+func dead(prefix string) func(*side) bool {
+	return func(s *side) bool {
+		var jobs []struct{ Status string }
+		err := s.get("/v1/jobs?prefix="+prefix, &jobs)
+		return err == nil && len(jobs) > 0 && !slices.ContainsFunc(jobs, func(j struct{ Status string }) bool { return j.Status != "dead" })
+	}
+}
+
 // evaluated waits until an evaluation of a job has said what it lacks.
 func evaluated(job string) func(*side) bool {
 	return func(s *side) bool {
@@ -572,12 +581,12 @@ var rows = []row{
 	{command: "job dispatch -meta who=me -meta what=x param", status: 1},
 	{command: "job dispatch nosuch", status: 1},
 	{command: "job dispatch hello", status: 1},
-	{command: "job status {child:param}"},
+	{command: "job status {child:param}", wait: dead("param/")},
 	{command: "job run cron.hcl"},
 	{command: "job status cron"},
 	{command: "job periodic force cron"},
 	{command: "job periodic force nosuch", status: 1},
-	{command: "job status"},
+	{command: "job status", wait: dead("cron/")},
 	{command: "eval list", unordered: true},
 	{command: "eval list -job blocked", unordered: true},
 	{command: "eval status {eval:batch}"},
@@ -654,7 +663,7 @@ var rows = []row{
 	{command: "job stop -purge batch"},
 	{command: "job status batch", status: 1},
 	{command: "job stop hello"},
-	{command: "job status hello"},
+	{command: "job status hello", wait: status("hello", "running", 0)},
 	{command: "system reconcile summaries"},
 	{command: "system gc"},
 	{command: "node drain -enable -yes -deadline 10s {node}", unordered: true},
