@@ -1676,6 +1676,152 @@ fn p1_jobs_of_the_agent_are_run_shown_and_stopped() {
     agent.wind_up();
 }
 
+/// The rest of Nomad's commands that ask one agent: of versions and deployments, evaluations, variables, namespaces, the node.
+#[test]
+fn p1_the_agent_is_ruled_by_commands_of_its_own() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let socket = socket(&world).display().to_string();
+    let run = |args: &[&str], input: &str| -> world::Out {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+        command.args(args).arg("-socket").arg(&socket).stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // Who does not read it may have ended.
+        let _ended = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap().into()
+    };
+    let done = |args: &[&str]| -> String {
+        let out = run(args, "");
+        assert_eq!(out.status, 0, "{args:?}: {out:?}");
+        out.stdout
+    };
+    let refused = |args: &[&str], why: &str| {
+        let out = run(args, "");
+        assert!(out.status == 1 && out.stderr.contains(why) && out.stdout.is_empty(), "{args:?}: {out:?}");
+    };
+    let file = |count: u32, word: &str| {
+        let text = format!(
+            "job \"web\" {{\n  update {{\n    min_healthy_time = \"0s\"\n    canary = 1\n  }}\n  group \"g\" {{\n    count = {count}\n    task \"t\" {{\n      \
+             driver = \"raw_exec\"\n      config {{\n        command = \"/bin/sh\"\n        args = [\"-c\", \"exec sleep 1000\", \
+             \"{word}\"]\n      }}\n      resources {{\n        cpu = 20\n        memory = 32\n      }}\n    }}\n  }}\n}}\n"
+        );
+        world.file("web.nomad.hcl", &text).display().to_string()
+    };
+
+    // A plan says what would happen, and that it would.
+    let out = run(&["job", "plan", &file(1, "one")], "");
+    assert!(out.status == 1 && out.stdout.contains("+ job \"web\"") && out.stdout.contains("1 start"), "{out:?}");
+    assert!(agent.get("/v1/jobs").as_array().unwrap().is_empty(), "a plan registers nothing");
+    done(&["job", "run", &file(1, "one")]);
+    let out = done(&["job", "plan", &file(1, "one")]);
+    assert!(out.contains("nothing changes") && out.contains("job modify index "), "{out}");
+    let out = run(&["job", "plan", &file(2, "one")], "");
+    assert!(out.status == 1 && out.stdout.contains("+/- Count: \"1\" => \"2\""), "{out:?}");
+    let out = run(&["job", "plan", &world.file("no.nomad.hcl", "job \"no\" {").display().to_string()], "");
+    assert!(out.status == 255 && out.stderr.contains("no.nomad.hcl:1"), "{out:?}");
+
+    // Counts, versions, canaries.
+    done(&["job", "scale", "web", "2"]);
+    assert_eq!(agent.get("/v1/job/web")["TaskGroups"][0]["Count"], 2);
+    refused(&["job", "scale", "web", "x", "1"], "x");
+    refused(&["job", "scale", "web", "many"], "no count");
+    refused(&["job", "scale", "nobody", "1"], "no job \"nobody\"");
+    done(&["job", "run", &file(2, "two")]);
+    let list = done(&["deployment", "list"]);
+    let id = list.lines().find(|line| line.contains("running")).and_then(|line| line.split(' ').next()).unwrap();
+    let shown = done(&["deployment", "status", id]);
+    assert!(shown.contains("1 of 1 canaries") && shown.contains("Job          web"), "{shown}");
+    done(&["deployment", "pause", id]);
+    assert!(done(&["deployment", "status", id]).contains("paused"));
+    done(&["deployment", "resume", id]);
+    done(&["job", "promote", "web"]);
+    assert!(done(&["deployment", "status", id]).contains("successful"));
+    refused(&["deployment", "promote", id], "deployment");
+    refused(&["deployment", "fail", "nothing"], "no deployment \"nothing\"");
+    assert_eq!(done(&["job", "history", "web"]).lines().count(), 4, "a title and three versions");
+    refused(&["job", "revert", "web", "77"], "77");
+    assert_eq!(run(&["job", "revert", "-detach", "web", "1"], "").stdout.trim().len(), 36);
+    let deployed = || agent.get("/v1/job/web/deployment")["JobVersion"] == 3;
+    agent.until("the old version is a new one", || deployed().then_some(()));
+    let newest = agent.get("/v1/job/web/deployment")["ID"].as_str().unwrap().to_owned();
+    done(&["deployment", "fail", &newest]);
+    assert!(done(&["deployment", "status", &newest]).contains("failed"));
+    let inspected: Value = serde_json::from_str(&done(&["job", "inspect", "web"])).unwrap();
+    assert_eq!((&inspected["Job"]["ID"], &inspected["Job"]["Version"]), (&json!("web"), &json!(3)));
+
+    // Jobs that others start, and evaluations.
+    let mut param = job("param", "batch", "cat local/in; echo $NOMAD_META_who", json!({}));
+    param["ParameterizedJob"] = json!({ "Payload": "required", "MetaRequired": ["who"] });
+    param["TaskGroups"][0]["Tasks"][0]["DispatchPayload"] = json!({ "File": "in" });
+    agent.register(&param);
+    let out = run(&["job", "dispatch", "-meta", "who=me", "param", "-"], "given ");
+    let child = out.stdout.lines().next().unwrap_or_default().to_owned();
+    assert!(out.status == 0 && child.starts_with("param/dispatch-"), "{out:?}");
+    let encoded = child.replace('/', "%2F");
+    agent.until("it has ended", || (agent.get(&format!("/v1/job/{encoded}"))["Status"] == "dead").then_some(()));
+    let allocs = agent.get(&format!("/v1/job/{encoded}/allocations"));
+    assert_eq!(agent.output(&allocs[0], "t"), "given me\n");
+    refused(&["job", "dispatch", "-meta", "who", "param"], "give KEY=VALUE");
+    refused(&["job", "dispatch", "param", "/no/such/file"], "/no/such/file");
+    let mut clock = job("clock", "batch", "true", json!({}));
+    clock["Periodic"] = json!({ "Enabled": true, "Spec": "0 4 1 1 *", "SpecType": "cron" });
+    agent.register(&clock);
+    done(&["job", "periodic", "force", "clock"]);
+    let launched = agent.get("/v1/jobs?prefix=clock%2F");
+    assert_eq!(launched.as_array().unwrap().len(), 1);
+    refused(&["job", "periodic", "force", "web"], "periodic");
+    let eval = run(&["job", "eval", "-detach", "web"], "").stdout;
+    let shown = done(&["eval", "status", eval.trim()]);
+    assert!(shown.contains("Job           web") && shown.contains("Triggered by"), "{shown}");
+    assert!(done(&["eval", "list", "-job", "web"]).lines().count() > 3);
+    assert!(done(&["eval", "list", "-json"]).contains("\"TriggeredBy\""));
+    refused(&["eval", "status", "nothing"], "no evaluation \"nothing\"");
+
+    // Variables and namespaces.
+    done(&["namespace", "apply", "-description", "of apps", "apps"]);
+    assert!(done(&["namespace", "list"]).contains("of apps"));
+    assert_eq!(run(&["var", "put", "-namespace", "apps", "db/main", "user=me", "password=-"], "pa ss\n").status, 0);
+    assert_eq!(done(&["var", "get", "-namespace", "apps", "-item", "password", "db/main"]), "pa ss\n");
+    let whole: Value = serde_json::from_str(&done(&["var", "get", "-namespace", "apps", "db/main"])).unwrap();
+    assert_eq!(whole["Items"], json!({ "user": "me", "password": "pa ss" }));
+    assert!(done(&["var", "list", "-namespace", "apps", "db"]).contains("db/main"));
+    refused(&["var", "get", "db/main"], "variable not found");
+    refused(&["var", "get", "-namespace", "apps", "-item", "x", "db/main"], "it has password, user");
+    refused(&["var", "put", "db/main", "user"], "give KEY=VALUE");
+    done(&["var", "purge", "-namespace", "apps", "db/main"]);
+    assert_eq!(done(&["var", "list", "-namespace", "apps"]).lines().count(), 1);
+    done(&["namespace", "delete", "apps"]);
+    refused(&["namespace", "delete", "apps"], "namespace not found");
+
+    // The node.
+    done(&["node", "eligibility", "-disable"]);
+    let out = run(&["job", "scale", "web", "3"], "");
+    assert!(out.status == 2 && out.stderr.contains("not placed"), "{out:?}");
+    done(&["node", "eligibility", "-enable"]);
+    agent.until("what waited is placed", || {
+        (agent.get("/v1/job/web/summary")["Summary"]["g"]["Queued"] == 0).then_some(())
+    });
+    // As with Nomad, what a drain has stopped below canaries that wait does not come back.
+    let is_healthy = || agent.get("/v1/job/web/deployment")["TaskGroups"]["g"]["HealthyAllocs"] == 1;
+    agent.until("its canary is healthy", || is_healthy().then_some(()));
+    done(&["job", "promote", "web"]);
+    assert_eq!(run(&["node", "drain"], "").status, 125, "one of the two");
+    done(&["node", "drain", "-enable", "-deadline", "2s"]);
+    let runs = |alloc: &Value| alloc["ClientStatus"] == "running";
+    agent.until("nothing runs", || (!agent.allocs("web").iter().any(runs)).then_some(()));
+    done(&["node", "drain", "-disable"]);
+    agent.until("it runs again", || agent.allocs("web").iter().any(runs).then_some(()));
+    done(&["system", "reconcile", "summaries"]);
+    done(&["job", "stop", "-purge", "web", "param", "clock", &child]);
+    let forced = launched[0]["ID"].as_str().unwrap();
+    done(&["job", "stop", "-purge", forced]);
+    agent.until("nothing runs", || (!agent.allocs("web").iter().any(runs)).then_some(()));
+    done(&["system", "gc"]);
+    agent.wind_up();
+}
+
 #[test]
 fn p1_commands_about_runs_tell_the_jobs_of_the_agent_apart() {
     need_root!();

@@ -1,158 +1,27 @@
 //! `agentbin job` and `agentbin alloc stop`: the jobs of this machine's agent, over its API.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::io::Read as _;
 
 use anyhow::{Context as _, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::ask::{ask, socket};
-use super::output::indented;
-use super::runs::{lasting, row, short, table};
+use super::api::{Api, ago, failed, follow, healthy, list, part, print_json, print_list, refusal, text};
+use super::runs::{row, short, table};
 use super::shown::Texts;
-use super::{AllocStopArgs, ApiArgs, JobCommand, JobRunArgs, JobStatusArgs, JobStopArgs, complain, print, run};
-use crate::agent::model::Nanos;
+use super::{
+    AllocStopArgs, JobCommand, JobDispatchArgs, JobEvalArgs, JobHistoryArgs, JobInspectArgs, JobPromoteArgs,
+    JobRevertArgs, JobRunArgs, JobScaleArgs, JobStatusArgs, JobStopArgs, PeriodicCommand, complain, job_plan, print,
+    run,
+};
 use crate::jobspec;
+use crate::spec::escaped_lines;
 use crate::spec::json::json;
-use crate::spec::{escaped_lines, percent_encoded};
 
-/// Nomad's status for a job some of whose allocations could not be placed.
-const UNPLACED: i32 = 2;
-/// How long one question waits for a change.
-const WAIT: &str = "60s";
-/// How long allocations without a deployment have to start.
-const START: Duration = Duration::from_secs(10);
-
-/// The agent, and the namespace that is meant.
-struct Api {
-    socket: PathBuf,
-    namespace: Option<String>,
-}
-
-impl Api {
-    fn new(args: &ApiArgs) -> anyhow::Result<Api> {
-        let of_nomad = || std::env::var("NOMAD_NAMESPACE").ok().filter(|name| !name.is_empty());
-        Ok(Api { socket: socket(&args.at)?, namespace: args.namespace.clone().or_else(of_nomad) })
-    }
-
-    /// The answer to a question; `path` is escaped, and has a `?`.
-    fn ask(&self, method: &str, path: &str, body: &str) -> anyhow::Result<Value> {
-        let namespace = self.namespace.as_deref().unwrap_or("default");
-        let path = format!("/v1/{path}&namespace={}", part(namespace));
-        let answer = ask(&self.socket, method, &path, body)?;
-        serde_json::from_str(&answer).context("cannot read the agent's answer")
-    }
-
-    fn get(&self, path: &str) -> anyhow::Result<Value> {
-        self.ask("GET", path, "")
-    }
-
-    /// The same, once the object has changed since this index, or after a minute.
-    fn get_after(&self, path: &str, seen: &Value) -> anyhow::Result<Value> {
-        self.get_within(path, seen, WAIT)
-    }
-
-    fn get_within(&self, path: &str, seen: &Value, wait: &str) -> anyhow::Result<Value> {
-        let index = seen["ModifyIndex"].as_u64().unwrap_or(0);
-        self.get(&format!("{path}?wait={wait}&index={index}"))
-    }
-
-    /// The id of the job that a word is the id or the beginning of the id of.
-    fn job(&self, word: &str) -> anyhow::Result<String> {
-        self.find("job", word, "agentbin job status lists them")
-    }
-
-    /// The same for whatever the API lists by the plural of this word; `fix` says where the ids are found.
-    fn find(&self, kind: &str, word: &str, fix: &str) -> anyhow::Result<String> {
-        let all = self.get(&format!("{kind}s?prefix={}", part(word)))?;
-        let ids: Vec<&str> = list(&all).iter().map(|one| text(one, "ID")).collect();
-        match *ids {
-            [only] => Ok(only.to_owned()),
-            _ if ids.contains(&word) => Ok(word.to_owned()),
-            [] => bail!("the agent has no {kind} {word:?}; {fix}"),
-            _ => bail!("{word:?} is the beginning of several ids: {}", ids.join(", ")),
-        }
-    }
-
-    /// Waits until an evaluation is decided; the exit status, and its deployment.
-    fn decided(&self, eval: &str) -> anyhow::Result<(i32, String)> {
-        let path = format!("evaluation/{}", part(eval));
-        let mut seen = Value::Null;
-        loop {
-            seen = self.get_after(&path, &seen)?;
-            match text(&seen, "Status") {
-                "pending" => {}
-                "complete" | "blocked" => break,
-                other => bail!("evaluation {}: {other}: {}", short(eval), text(&seen, "StatusDescription")),
-            }
-        }
-        let mut status = 0;
-        for (group, why) in seen["FailedTGAllocs"].as_object().into_iter().flatten() {
-            status = UNPLACED;
-            complain(&format!("group {group:?}: {}", refusal(why)));
-        }
-        Ok((status, text(&seen, "DeploymentID").to_owned()))
-    }
-
-    /// Waits until what was deployed is healthy, or is not; the exit status.
-    fn deployed(&self, deployment: &str) -> anyhow::Result<i32> {
-        let path = format!("deployment/{}", part(deployment));
-        let (mut seen, mut said) = (Value::Null, String::new());
-        loop {
-            seen = self.get_after(&path, &seen)?;
-            let now = format!("{}: {}", text(&seen, "Status"), healthy(&seen));
-            if now != said {
-                complain(&format!("deployment {}: {now}", short(deployment)));
-                said = now;
-            }
-            match text(&seen, "Status") {
-                "successful" => return Ok(0),
-                "failed" | "cancelled" => {
-                    complain(text(&seen, "StatusDescription"));
-                    return Ok(1);
-                }
-                // A person has to decide about its canaries.
-                "running" if waits_for_a_person(&seen) => {
-                    complain(text(&seen, "StatusDescription"));
-                    return Ok(0);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Waits until no allocation of a job waits for its start, but not long: one may wait for a value of a template.
-    fn started(&self, job: &str) -> anyhow::Result<()> {
-        let until = Instant::now() + START;
-        while Instant::now() < until {
-            let all = self.allocs(job)?;
-            let waits =
-                |alloc: &&Value| text(alloc, "ClientStatus") == "pending" && text(alloc, "DesiredStatus") == "run";
-            let Some(waiting) = all.iter().find(waits) else { break };
-            self.get_within(&format!("allocation/{}", text(waiting, "ID")), waiting, "1s")?;
-        }
-        Ok(())
-    }
-
-    /// Waits until no allocation of a job runs.
-    fn ended(&self, job: &str) -> anyhow::Result<()> {
-        loop {
-            let all = self.allocs(job)?;
-            let Some(alive) = all.iter().find(|alloc| is_alive(alloc)) else { return Ok(()) };
-            self.get_after(&format!("allocation/{}", text(alive, "ID")), alive)?;
-        }
-    }
-
-    /// The allocations of a job, the newest first.
-    fn allocs(&self, job: &str) -> anyhow::Result<Vec<Value>> {
-        let Value::Array(mut all) = self.get(&format!("job/{}/allocations?", part(job)))? else {
-            return Ok(Vec::new());
-        };
-        all.sort_by_key(|alloc| std::cmp::Reverse(alloc["CreateTime"].as_i64()));
-        Ok(all)
-    }
-}
+/// Most bytes of a payload that are read; the agent says that fewer are allowed.
+const PAYLOAD: u64 = 1 << 20;
 
 /// `agentbin job`. Whatever fails is status 1, as with Nomad's command.
 pub(super) fn run_command(command: &JobCommand) -> i32 {
@@ -160,6 +29,15 @@ pub(super) fn run_command(command: &JobCommand) -> i32 {
         JobCommand::Run(args) => start(args),
         JobCommand::Status(args) => status(args),
         JobCommand::Stop(args) => stop(args),
+        JobCommand::Plan(args) => return job_plan::plan(args),
+        JobCommand::Dispatch(args) => dispatch(args),
+        JobCommand::Scale(args) => scale(args),
+        JobCommand::Revert(args) => revert(args),
+        JobCommand::Promote(args) => promote(args),
+        JobCommand::History(args) => history(args),
+        JobCommand::Inspect(args) => inspect(args),
+        JobCommand::Eval(args) => cause(args, "evaluate"),
+        JobCommand::Periodic(PeriodicCommand::Force(args)) => cause(args, "periodic/force"),
     };
     failed(done)
 }
@@ -178,24 +56,12 @@ pub(super) fn stop_alloc(args: &AllocStopArgs) -> i32 {
     failed(stop())
 }
 
-fn failed(done: anyhow::Result<i32>) -> i32 {
-    done.unwrap_or_else(|error| {
-        complain(&crate::alloc::chain(error.as_ref()));
-        1
-    })
-}
-
 fn start(args: &JobRunArgs) -> anyhow::Result<i32> {
     let mut texts = Texts::default();
     let parsed = run::parsed(&args.file, &args.var, &args.var_file, false, &mut texts, jobspec::to_api);
     let mut request = parsed.map_err(|error| texts.explain(error))?;
     let mut job = request["Job"].take();
-    let mut api = Api::new(&args.api)?;
-    // The flag counts more than the file, and the file more than the environment.
-    match (&args.api.namespace, job["Namespace"].as_str().filter(|name| !name.is_empty())) {
-        (None, Some(of_file)) => api.namespace = Some(of_file.to_owned()),
-        _ => job["Namespace"] = json!(api.namespace),
-    }
+    let api = Api::for_job(&args.api, &mut job)?;
     let id = text(&job, "ID").to_owned();
     let clock = job.get("Periodic").is_some_and(|value| !value.is_null());
     let answer = api.ask("PUT", "jobs?", &json!({ "Job": job, "Submission": submission(args, &texts) }).to_string())?;
@@ -255,16 +121,12 @@ fn stop(args: &JobStopArgs) -> anyhow::Result<i32> {
     Ok(status)
 }
 
-fn is_alive(alloc: &Value) -> bool {
-    matches!(text(alloc, "ClientStatus"), "pending" | "running")
-}
-
 fn status(args: &JobStatusArgs) -> anyhow::Result<i32> {
     let api = Api::new(&args.api)?;
     let Some(word) = &args.job else {
         let jobs = api.get("jobs?")?;
         if args.json {
-            return print((indented(&jobs) + "\n").as_bytes());
+            return print_json(&jobs);
         }
         let mut rows = vec![row(&["ID", "TYPE", "PRIORITY", "STATUS", "SUBMITTED"])];
         for job in list(&jobs) {
@@ -278,7 +140,7 @@ fn status(args: &JobStatusArgs) -> anyhow::Result<i32> {
     let of = part(&id);
     let job = api.get(&format!("job/{of}?"))?;
     if args.json {
-        return print((indented(&job) + "\n").as_bytes());
+        return print_json(&job);
     }
     let mut about = Vec::new();
     for (name, value) in [
@@ -324,6 +186,101 @@ fn status(args: &JobStatusArgs) -> anyhow::Result<i32> {
     print(escaped_lines(&out).as_bytes())
 }
 
+/// Starts a parameterized job; its id is printed.
+fn dispatch(args: &JobDispatchArgs) -> anyhow::Result<i32> {
+    let api = Api::new(&args.api)?;
+    let id = api.job(&args.job)?;
+    let payload = match &args.payload {
+        None => Vec::new(),
+        Some(path) if path.as_os_str() == "-" => {
+            let mut read = Vec::new();
+            std::io::stdin().lock().take(PAYLOAD).read_to_end(&mut read).context("cannot read standard input")?;
+            read
+        }
+        Some(path) => {
+            let file = std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let mut read = Vec::new();
+            file.take(PAYLOAD).read_to_end(&mut read).with_context(|| format!("cannot read {}", path.display()))?;
+            read
+        }
+    };
+    let asked = json!({ "Meta": pairs(&args.meta, "-meta")?, "Payload": STANDARD.encode(payload) });
+    let answer = api.ask("PUT", &format!("job/{}/dispatch?", part(&id)), &asked.to_string())?;
+    print(format!("{}\n", text(&answer, "DispatchedJobID")).as_bytes())?;
+    if args.detach {
+        return Ok(0);
+    }
+    follow(&api, &answer, false)
+}
+
+/// `KEY=VALUE` words as an object.
+pub(super) fn pairs(given: &[String], what: &str) -> anyhow::Result<serde_json::Map<String, Value>> {
+    let pair = |word: &String| {
+        let (key, value) = word.split_once('=').with_context(|| format!("{what} {word:?}: give KEY=VALUE"))?;
+        Ok((key.to_owned(), value.into()))
+    };
+    given.iter().map(pair).collect()
+}
+
+fn scale(args: &JobScaleArgs) -> anyhow::Result<i32> {
+    let api = Api::new(&args.api)?;
+    let id = api.job(&args.job)?;
+    let (group, count) = match &args.count[..] {
+        [group, count] => (group.clone(), count),
+        [count] => {
+            let job = api.get(&format!("job/{}?", part(&id)))?;
+            let [only] = list(&job["TaskGroups"]) else {
+                bail!("job {id:?} has several groups; name one before the count")
+            };
+            (text(only, "Name").to_owned(), count)
+        }
+        _ => bail!("give a count"),
+    };
+    let count: u32 = count.parse().with_context(|| format!("{count:?} is no count"))?;
+    let asked =
+        json!({ "Count": count, "Target": { "Group": group }, "Message": "submitted using agentbin job scale" });
+    let answer = api.ask("PUT", &format!("job/{}/scale?", part(&id)), &asked.to_string())?;
+    follow(&api, &answer, args.detach)
+}
+
+fn revert(args: &JobRevertArgs) -> anyhow::Result<i32> {
+    let api = Api::new(&args.api)?;
+    let id = api.job(&args.job)?;
+    let asked = json!({ "JobID": id, "JobVersion": args.version });
+    let answer = api.ask("PUT", &format!("job/{}/revert?", part(&id)), &asked.to_string())?;
+    follow(&api, &answer, args.detach)
+}
+
+fn promote(args: &JobPromoteArgs) -> anyhow::Result<i32> {
+    let api = Api::new(&args.api)?;
+    let id = api.job(&args.job)?;
+    let deployment = api.get(&format!("job/{}/deployment?", part(&id)))?;
+    let Some(of) = deployment["ID"].as_str() else { bail!("job {id:?} has no deployment to promote") };
+    super::deployments::promote(&api, of, &args.group, args.detach)
+}
+
+fn history(args: &JobHistoryArgs) -> anyhow::Result<i32> {
+    let api = Api::new(&args.api)?;
+    let id = api.job(&args.job)?;
+    let answer = api.get(&format!("job/{}/versions?", part(&id)))?;
+    let columns = [("VERSION", "Version"), ("STABLE", "Stable"), ("STOPPED", "Stop"), ("SUBMITTED", "SubmitTime")];
+    print_list(&answer["Versions"], args.json, &columns)
+}
+
+fn inspect(args: &JobInspectArgs) -> anyhow::Result<i32> {
+    let api = Api::new(&args.api)?;
+    let id = api.job(&args.job)?;
+    print_json(&json!({ "Job": api.get(&format!("job/{}?", part(&id)))? }))
+}
+
+/// Asks for an evaluation of a job.
+fn cause(args: &JobEvalArgs, how: &str) -> anyhow::Result<i32> {
+    let api = Api::new(&args.api)?;
+    let id = api.job(&args.job)?;
+    let answer = api.ask("PUT", &format!("job/{}/{how}?", part(&id)), &json!({ "JobID": id }).to_string())?;
+    follow(&api, &answer, args.detach)
+}
+
 fn alloc_rows(allocs: &[Value]) -> Vec<Vec<String>> {
     let mut rows = vec![row(&["ID", "GROUP", "VERSION", "DESIRED", "STATUS", "CREATED", "MODIFIED"])];
     for alloc in allocs {
@@ -339,69 +296,4 @@ fn alloc_rows(allocs: &[Value]) -> Vec<Vec<String>> {
 fn state(job: &Value) -> String {
     let status = text(job, "Status");
     if job["Stop"] == true { format!("{status} (stopped)") } else { status.to_owned() }
-}
-
-/// How many of the allocations of a deployment are healthy, by group.
-fn healthy(deployment: &Value) -> String {
-    let groups = deployment["TaskGroups"].as_object().into_iter().flatten();
-    let of = |(name, group): (&String, &Value)| {
-        let canaries = match group["DesiredCanaries"].as_u64() {
-            None | Some(0) => String::new(),
-            Some(wanted) => {
-                format!(", {} of {wanted} canaries", group["PlacedCanaries"].as_array().map_or(0, Vec::len))
-            }
-        };
-        format!("{name}: {} of {} healthy{canaries}", group["HealthyAllocs"], group["DesiredTotal"])
-    };
-    groups.map(of).collect::<Vec<_>>().join("; ")
-}
-
-/// Whether all canaries of a deployment are healthy, and none of its groups is promoted by itself.
-fn waits_for_a_person(deployment: &Value) -> bool {
-    let mut groups = deployment["TaskGroups"].as_object().into_iter().flatten().map(|(_, group)| group);
-    groups.any(|group| {
-        let wanted = group["DesiredCanaries"].as_u64().unwrap_or(0);
-        wanted > 0
-            && group["Promoted"] != true
-            && group["AutoPromote"] != true
-            && group["HealthyAllocs"].as_u64().unwrap_or(0) >= wanted
-    })
-}
-
-/// Why a group was not placed.
-fn refusal(why: &Value) -> String {
-    let mut reasons = Vec::new();
-    for (key, what) in [
-        ("ConstraintFiltered", "constraint not met"),
-        ("ClassFiltered", "node class not eligible"),
-        ("DimensionExhausted", "not enough"),
-    ] {
-        for (name, _) in why[key].as_object().into_iter().flatten() {
-            reasons.push(format!("{what}: {name}"));
-        }
-    }
-    let reasons = if reasons.is_empty() { "no eligible node".to_owned() } else { reasons.join("; ") };
-    let more = why["CoalescedFailures"].as_u64().unwrap_or(0);
-    let times = if more > 0 { format!(" ({} allocations)", more + 1) } else { String::new() };
-    format!("not placed{times}: {reasons}")
-}
-
-/// How long ago a time of the API was.
-fn ago(nanoseconds: &Value) -> String {
-    let now = Nanos::of(std::time::SystemTime::now()).0;
-    let then = nanoseconds.as_i64().filter(|then| *then > 0);
-    then.map_or("-".to_owned(), |then| lasting(now.saturating_sub(then).max(0).unsigned_abs() / 1_000_000_000) + " ago")
-}
-
-/// A text as a part of a path, or as a value in a query.
-fn part(text: &str) -> String {
-    percent_encoded(text, b"")
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value[key].as_str().unwrap_or_default()
 }

@@ -1,21 +1,27 @@
 //! The operator's command line. Never contains logic that other modules need.
 
 mod agent;
+mod api;
 mod args;
 mod ask;
 mod background;
 mod config;
+mod deployments;
 mod detach;
 mod dispatch;
 mod doctor;
 mod dry_run;
+mod evals;
 mod gc;
+mod job_plan;
 mod jobs;
 mod log;
 mod logs;
+mod namespaces;
 mod network;
 mod networks;
 mod node;
+mod nodes;
 mod notify;
 mod output;
 mod placement;
@@ -37,6 +43,7 @@ mod token;
 mod top;
 mod upgrade;
 mod validate;
+mod vars;
 mod volumes;
 
 use std::ffi::OsString;
@@ -89,6 +96,21 @@ enum Command {
     /// Allocations of the running agent
     #[command(subcommand)]
     Alloc(AllocCommand),
+    /// Deployments of the running agent
+    #[command(subcommand)]
+    Deployment(deployments::DeploymentCommand),
+    /// Evaluations of the running agent
+    #[command(subcommand)]
+    Eval(evals::EvalCommand),
+    /// Variables of the running agent
+    #[command(subcommand)]
+    Var(vars::VarCommand),
+    /// Namespaces of the running agent
+    #[command(subcommand)]
+    Namespace(namespaces::NamespaceCommand),
+    /// The running agent as a whole
+    #[command(subcommand)]
+    System(nodes::SystemCommand),
     /// Tokens for the API of the running agent
     #[command(subcommand)]
     Token(TokenCommand),
@@ -357,6 +379,132 @@ enum JobCommand {
     Status(JobStatusArgs),
     /// Stop jobs, and wait until their tasks have ended
     Stop(JobStopArgs),
+    /// Show what a job file would change; the status is 1 if allocations are started or stopped, 0 if none are, 255 after an error
+    Plan(JobPlanArgs),
+    /// Start a parameterized job
+    Dispatch(JobDispatchArgs),
+    /// Change how many allocations a group has
+    Scale(JobScaleArgs),
+    /// Bring an earlier version of a job back
+    Revert(JobRevertArgs),
+    /// Let the canaries of a job's latest deployment take over
+    Promote(JobPromoteArgs),
+    /// List the versions of a job
+    History(JobHistoryArgs),
+    /// Print a job in JSON, as the API has it
+    Inspect(JobInspectArgs),
+    /// Decide about a job anew
+    Eval(JobEvalArgs),
+    /// Periodic jobs
+    #[command(subcommand)]
+    Periodic(PeriodicCommand),
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum PeriodicCommand {
+    /// Start a periodic job now
+    Force(JobEvalArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct JobPlanArgs {
+    /// Job file, HCL2 or JSON; - reads it from standard input
+    file: PathBuf,
+    /// Set a variable of the job file
+    #[arg(long, value_name = "NAME=VALUE")]
+    var: Vec<String>,
+    /// Read variables from a file
+    #[arg(long, value_name = "FILE")]
+    var_file: Vec<PathBuf>,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct JobDispatchArgs {
+    /// Id of a parameterized job, or the beginning of one
+    job: String,
+    /// File with the payload; - reads it from standard input
+    payload: Option<PathBuf>,
+    /// Set a key of the job's metadata
+    #[arg(long, value_name = "KEY=VALUE")]
+    meta: Vec<String>,
+    /// Do not wait; print the id of the evaluation
+    #[arg(long)]
+    detach: bool,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct JobScaleArgs {
+    /// Id of a job, or the beginning of one
+    job: String,
+    /// The group, which may be left out where a job has one; and the number of allocations
+    #[arg(required = true, num_args = 1..=2, value_names = ["GROUP", "COUNT"])]
+    count: Vec<String>,
+    /// Do not wait; print the id of the evaluation
+    #[arg(long)]
+    detach: bool,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct JobRevertArgs {
+    /// Id of a job, or the beginning of one
+    job: String,
+    /// Number of the version
+    version: u64,
+    /// Do not wait; print the id of the evaluation
+    #[arg(long)]
+    detach: bool,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct JobPromoteArgs {
+    /// Id of a job, or the beginning of one
+    job: String,
+    /// Only these groups [default: all]
+    #[arg(long, value_name = "GROUP")]
+    group: Vec<String>,
+    /// Do not wait; print the id of the evaluation
+    #[arg(long)]
+    detach: bool,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct JobHistoryArgs {
+    /// Id of a job, or the beginning of one
+    job: String,
+    /// Print JSON, as the API has it
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct JobInspectArgs {
+    /// Id of a job, or the beginning of one
+    job: String,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct JobEvalArgs {
+    /// Id of a job, or the beginning of one
+    job: String,
+    /// Do not wait; print the id of the evaluation
+    #[arg(long)]
+    detach: bool,
+    #[command(flatten)]
+    api: ApiArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -686,6 +834,10 @@ struct DoctorArgs {
 enum NodeCommand {
     /// Print what an agent on this machine publishes of it: attributes, drivers, resources
     Status(NodeStatusArgs),
+    /// Stop everything that the running agent has, or end that
+    Drain(nodes::DrainArgs),
+    /// Say whether the running agent starts anything
+    Eligibility(nodes::EligibilityArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -772,6 +924,13 @@ pub fn run(args: Vec<OsString>) -> i32 {
         Command::Gc(args) => gc::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Node(NodeCommand::Status(args)) => node::status(&args),
+        Command::Node(NodeCommand::Drain(args)) => Ok(nodes::drain(&args)),
+        Command::Node(NodeCommand::Eligibility(args)) => Ok(nodes::eligibility(&args)),
+        Command::Deployment(command) => Ok(deployments::run(&command)),
+        Command::Eval(command) => Ok(evals::run(&command)),
+        Command::Var(command) => Ok(vars::run(&command)),
+        Command::Namespace(command) => Ok(namespaces::run(&command)),
+        Command::System(command) => Ok(nodes::system(&command)),
         Command::Network(NetworkCommand::Status(args)) => network::status(&args),
         Command::Plugin(PluginCommand::Launch(args)) => plugin::launch(&args),
         Command::Supervise(args) => supervise::run(&args),

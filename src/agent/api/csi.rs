@@ -8,9 +8,7 @@ use super::input::Input;
 use super::lists::{self, Found, Page, Token};
 use super::shape::{self, Plugin};
 use crate::agent::commands::NewSnapshot;
-use crate::agent::model::{
-    CsiClaim, CsiTopologies, CsiTopology, CsiVolume, JobVersion, Secret, VolumeCapability,
-};
+use crate::agent::model::{CsiClaim, CsiTopologies, CsiTopology, CsiVolume, JobVersion, Secret, VolumeCapability};
 use crate::agent::state::{CsiClaims, StateError, Table, View};
 use crate::spec::IntoMap as _;
 use crate::spec::collections::BTreeMap;

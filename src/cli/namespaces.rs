@@ -1,0 +1,64 @@
+//! `agentbin namespace`: namespaces of this machine's agent, over its API.
+
+use super::api::{Api, failed, part, print_list};
+use super::{ApiArgs, SocketArgs};
+use crate::spec::json::json;
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum NamespaceCommand {
+    /// List namespaces
+    List(ListArgs),
+    /// Make a namespace, or change it
+    Apply(ApplyArgs),
+    /// Remove a namespace without jobs
+    Delete(DeleteArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ListArgs {
+    /// Print JSON, as the API has it
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    at: SocketArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ApplyArgs {
+    /// The namespace's name
+    name: String,
+    /// What it is for
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    description: String,
+    #[command(flatten)]
+    at: SocketArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct DeleteArgs {
+    /// The namespace's name
+    name: String,
+    #[command(flatten)]
+    at: SocketArgs,
+}
+
+fn api(at: &SocketArgs) -> anyhow::Result<Api> {
+    Api::new(&ApiArgs { namespace: None, at: SocketArgs { socket: at.socket.clone() } })
+}
+
+/// Whatever fails is status 1, as with Nomad's command.
+pub(super) fn run(command: &NamespaceCommand) -> i32 {
+    failed(match command {
+        NamespaceCommand::List(args) => api(&args.at).and_then(|api| {
+            let columns = [("NAME", "Name"), ("DESCRIPTION", "Description")];
+            print_list(&api.get("namespaces?")?, args.json, &columns)
+        }),
+        NamespaceCommand::Apply(args) => api(&args.at).and_then(|api| {
+            let asked = json!({ "Name": args.name, "Description": args.description });
+            api.order("PUT", "namespace?", &asked.to_string())
+        }),
+        NamespaceCommand::Delete(args) => {
+            api(&args.at).and_then(|api| api.order("DELETE", &format!("namespace/{}?", part(&args.name)), ""))
+        }
+    })
+}

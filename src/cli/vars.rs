@@ -1,0 +1,114 @@
+//! `agentbin var`: variables of this machine's agent, over its API.
+
+use std::io::Read as _;
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use super::api::{Api, failed, part, print_json, print_list};
+use super::jobs::pairs;
+use super::{ApiArgs, print};
+use crate::spec::json::json;
+
+/// Most bytes of a value from standard input; the agent says that fewer are allowed.
+const LONGEST: u64 = 1 << 20;
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum VarCommand {
+    /// List the paths of variables
+    List(ListArgs),
+    /// Print a variable
+    Get(GetArgs),
+    /// Write a variable, in the place of all that it had
+    Put(PutArgs),
+    /// Remove a variable
+    Purge(PurgeArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ListArgs {
+    /// Only paths that begin so
+    prefix: Option<String>,
+    /// Print JSON, as the API has it
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct GetArgs {
+    /// The variable's path
+    path: String,
+    /// Print the value of one item, and nothing else
+    #[arg(long, value_name = "KEY")]
+    item: Option<String>,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct PutArgs {
+    /// The variable's path
+    path: String,
+    /// The items; the value - is read from standard input, which keeps it out of the list of processes
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    items: Vec<String>,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct PurgeArgs {
+    /// The variable's path
+    path: String,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+/// Whatever fails is status 1, as with Nomad's command.
+pub(super) fn run(command: &VarCommand) -> i32 {
+    failed(match command {
+        VarCommand::List(args) => all(args),
+        VarCommand::Get(args) => get(args),
+        VarCommand::Put(args) => put(args),
+        VarCommand::Purge(args) => purge(args),
+    })
+}
+
+fn path(of: &str) -> String {
+    format!("var/{}?", part(of))
+}
+
+fn all(args: &ListArgs) -> anyhow::Result<i32> {
+    let prefix = args.prefix.as_deref().unwrap_or_default();
+    let found = Api::new(&args.api)?.get(&format!("vars?prefix={}", part(prefix)))?;
+    print_list(&found, args.json, &[("NAMESPACE", "Namespace"), ("PATH", "Path"), ("UPDATED", "ModifyTime")])
+}
+
+fn get(args: &GetArgs) -> anyhow::Result<i32> {
+    let found = Api::new(&args.api)?.get(&path(&args.path))?;
+    let Some(key) = &args.item else { return print_json(&found) };
+    let items = || found["Items"].as_object().into_iter().flat_map(|all| all.keys().cloned()).collect::<Vec<_>>();
+    let value = found["Items"][key].as_str();
+    let value = value.with_context(|| format!("{} has no item {key:?}; it has {}", args.path, items().join(", ")))?;
+    // As it is: for a script.
+    print(format!("{value}\n").as_bytes())
+}
+
+fn put(args: &PutArgs) -> anyhow::Result<i32> {
+    let mut items = pairs(&args.items, "item")?;
+    for value in items.values_mut().filter(|value| **value == "-") {
+        let mut read = String::new();
+        std::io::stdin().lock().take(LONGEST).read_to_string(&mut read).context("cannot read standard input")?;
+        *value = read.trim_end_matches('\n').into();
+    }
+    let asked = json!({ "Path": args.path, "Items": Value::Object(items) });
+    Api::new(&args.api)?.ask("PUT", &path(&args.path), &asked.to_string())?;
+    Ok(0)
+}
+
+fn purge(args: &PurgeArgs) -> anyhow::Result<i32> {
+    Api::new(&args.api)?.order("DELETE", &path(&args.path), "")?;
+    Ok(0)
+}
