@@ -68,6 +68,7 @@ const BY_NAME: &[(&str, &str)] = &[
     ("cli/agent.rs", "the directory of the agent's socket, which the operator names or is our own"),
     ("cli/config.rs", "the configuration that the operator names"),
     ("cli/gc.rs", "our own folder of kept logs, beneath which no link is followed"),
+    ("cli/jobs.rs", "the payload that the operator names"),
     ("cli/logs.rs", "our own folders of allocations; what lies in them is listed by logs"),
     ("cli/plugin.rs", "files that the operator names"),
     ("cli/probe.rs", "a folder of our own, before a task runs in it and after"),
