@@ -1810,7 +1810,7 @@ fn p1_the_agent_is_ruled_by_commands_of_its_own() {
     assert_eq!(run(&["node", "drain"], "").status, 125, "one of the two");
     done(&["node", "drain", "-enable", "-deadline", "2s"]);
     let runs = |alloc: &Value| alloc["ClientStatus"] == "running";
-    agent.until("nothing runs", || (!agent.allocs("web").iter().any(runs)).then_some(()));
+    assert!(!agent.allocs("web").iter().any(runs), "it waits");
     done(&["node", "drain", "-disable"]);
     agent.until("it runs again", || agent.allocs("web").iter().any(runs).then_some(()));
     done(&["system", "reconcile", "summaries"]);

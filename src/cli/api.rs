@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::ask::{ask, socket};
 use super::output::indented;
 use super::runs::{lasting, row, short, table};
-use super::{ApiArgs, complain, print};
+use super::{ApiArgs, SocketArgs, complain, print};
 use crate::agent::model::Nanos;
 use crate::spec::json::json;
 use crate::spec::{escaped_lines, percent_encoded};
@@ -31,6 +31,11 @@ impl Api {
     pub(super) fn new(args: &ApiArgs) -> anyhow::Result<Api> {
         let of_nomad = || std::env::var("NOMAD_NAMESPACE").ok().filter(|name| !name.is_empty());
         Ok(Api { socket: socket(&args.at)?, namespace: args.namespace.clone().or_else(of_nomad) })
+    }
+
+    /// For what has no namespace.
+    pub(super) fn at(at: &SocketArgs) -> anyhow::Result<Api> {
+        Ok(Api { socket: socket(at)?, namespace: None })
     }
 
     /// For a job of a file: the flag counts more than the file, and the file more than the environment.
@@ -150,6 +155,16 @@ impl Api {
         Ok(())
     }
 
+    /// Waits until a drain of the node has ended.
+    pub(super) fn drained(&self, node: &str) -> anyhow::Result<()> {
+        let path = format!("node/{node}");
+        let mut seen = self.get(&format!("{path}?"))?;
+        while !seen["DrainStrategy"].is_null() {
+            seen = self.get_after(&path, &seen)?;
+        }
+        Ok(())
+    }
+
     /// Waits until no allocation of a job runs.
     pub(super) fn ended(&self, job: &str) -> anyhow::Result<()> {
         loop {
@@ -248,8 +263,11 @@ pub(super) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 /// Follows an evaluation that a command has caused, and the deployment that it made; the exit status.
 pub(super) fn follow(api: &Api, answer: &Value, detach: bool) -> anyhow::Result<i32> {
     let eval = text(answer, "EvalID");
-    if detach || eval.is_empty() {
+    if detach {
         return print(format!("{eval}\n").as_bytes());
+    }
+    if eval.is_empty() {
+        return Ok(0);
     }
     let (status, deployment) = api.decided(eval)?;
     if status == 0 && !deployment.is_empty() { api.deployed(&deployment) } else { Ok(status) }

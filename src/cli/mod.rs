@@ -429,7 +429,7 @@ struct JobDispatchArgs {
     /// Set a key of the job's metadata
     #[arg(long, value_name = "KEY=VALUE")]
     meta: Vec<String>,
-    /// Do not wait; print the id of the evaluation
+    /// Do not wait until it is placed
     #[arg(long)]
     detach: bool,
     #[command(flatten)]

@@ -1,7 +1,7 @@
 //! `agentbin namespace`: namespaces of this machine's agent, over its API.
 
+use super::SocketArgs;
 use super::api::{Api, failed, part, print_list};
-use super::{ApiArgs, SocketArgs};
 use crate::spec::json::json;
 
 #[derive(Debug, clap::Subcommand)]
@@ -42,23 +42,19 @@ pub(super) struct DeleteArgs {
     at: SocketArgs,
 }
 
-fn api(at: &SocketArgs) -> anyhow::Result<Api> {
-    Api::new(&ApiArgs { namespace: None, at: SocketArgs { socket: at.socket.clone() } })
-}
-
 /// Whatever fails is status 1, as with Nomad's command.
 pub(super) fn run(command: &NamespaceCommand) -> i32 {
     failed(match command {
-        NamespaceCommand::List(args) => api(&args.at).and_then(|api| {
+        NamespaceCommand::List(args) => Api::at(&args.at).and_then(|api| {
             let columns = [("NAME", "Name"), ("DESCRIPTION", "Description")];
             print_list(&api.get("namespaces?")?, args.json, &columns)
         }),
-        NamespaceCommand::Apply(args) => api(&args.at).and_then(|api| {
+        NamespaceCommand::Apply(args) => Api::at(&args.at).and_then(|api| {
             let asked = json!({ "Name": args.name, "Description": args.description });
             api.order("PUT", "namespace?", &asked.to_string())
         }),
         NamespaceCommand::Delete(args) => {
-            api(&args.at).and_then(|api| api.order("DELETE", &format!("namespace/{}?", part(&args.name)), ""))
+            Api::at(&args.at).and_then(|api| api.order("DELETE", &format!("namespace/{}?", part(&args.name)), ""))
         }
     })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::bail;
 
 use super::api::{Api, failed, list, text};
-use super::{ApiArgs, SocketArgs, args};
+use super::{SocketArgs, args};
 use crate::spec::json::json;
 
 #[derive(Debug, clap::Args)]
@@ -23,6 +23,9 @@ pub(super) struct DrainArgs {
     /// Leave system jobs alone
     #[arg(long)]
     ignore_system: bool,
+    /// Do not wait until everything is stopped
+    #[arg(long)]
+    detach: bool,
     #[command(flatten)]
     at: SocketArgs,
 }
@@ -63,15 +66,11 @@ pub(super) struct SystemArgs {
 
 /// The agent, and the id of its node.
 fn node(at: &SocketArgs) -> anyhow::Result<(Api, String)> {
-    let api = api(at)?;
+    let api = Api::at(at)?;
     let all = api.get("nodes?")?;
     let Some(node) = list(&all).first() else { bail!("the agent has no node yet; try again") };
     let id = text(node, "ID").to_owned();
     Ok((api, id))
-}
-
-fn api(at: &SocketArgs) -> anyhow::Result<Api> {
-    Api::new(&ApiArgs { namespace: None, at: SocketArgs { socket: at.socket.clone() } })
 }
 
 /// `agentbin node drain`. Whatever fails is status 1, as with Nomad's command.
@@ -81,7 +80,11 @@ pub(super) fn drain(args: &DrainArgs) -> i32 {
         let nanoseconds = i64::try_from(args.deadline.as_nanos()).unwrap_or(i64::MAX);
         let spec = args.enable.then(|| json!({ "Deadline": nanoseconds, "IgnoreSystemJobs": args.ignore_system }));
         let asked = json!({ "NodeID": id, "DrainSpec": spec, "MarkEligible": args.disable });
-        api.order("PUT", &format!("node/{id}/drain?"), &asked.to_string())
+        let status = api.order("PUT", &format!("node/{id}/drain?"), &asked.to_string())?;
+        if args.enable && !args.detach {
+            api.drained(&id)?;
+        }
+        Ok(status)
     };
     failed(order())
 }
@@ -103,5 +106,5 @@ pub(super) fn system(command: &SystemCommand) -> i32 {
         SystemCommand::Gc(args) => (args, "system/gc?"),
         SystemCommand::Reconcile(ReconcileCommand::Summaries(args)) => (args, "system/reconcile/summaries?"),
     };
-    failed(api(&args.at).and_then(|api| api.order("PUT", path, "")))
+    failed(Api::at(&args.at).and_then(|api| api.order("PUT", path, "")))
 }
