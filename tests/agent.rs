@@ -18,7 +18,7 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use agent::{Agent, CONFIG, WAITS, command, command_of, job, lives, nomad, nomad_says, pid_of, socket};
+use agent::{Agent, CONFIG, WAITS, command, command_of, job, lives, nomad, nomad_says, own_memory, pid_of, socket};
 use world::{World, need_root, seconds};
 
 #[test]
@@ -824,13 +824,6 @@ fn connecting(port: u16) -> std::net::TcpStream {
         Ok(()) | Err(rustix::io::Errno::INPROGRESS) => socket.into(),
         Err(error) => panic!("connect: {error}"),
     }
-}
-
-/// The agent's own memory, in KiB: without the pages of its file, of which a build for tests has many.
-fn own_memory(agent: &Agent<'_>) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{}/status", agent.child.id())).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 /// Ten thousand connections, each with as much of a header as it gets rid of, and never its end: the agent stays small, its task

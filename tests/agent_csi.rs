@@ -10,7 +10,9 @@ mod world;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use agent::{Agent, nomad, nomad_says};
+use serde_json::{Value, json};
+
+use agent::{Agent, nomad, nomad_says, own_memory};
 use csi_driver::{Driver, SHARED, SINGLE, binary, job, of_a_job, plugin_job};
 use world::{World, need_root};
 
@@ -257,6 +259,43 @@ fn f7_the_file_system_of_a_volume_grows_below_its_task() {
     cluster.run(&["job", "stop", "-detach", "one"]);
     cluster.until("nobody uses it", &["volume", "status", "-type", "csi", "data"], "Access Mode          = <none>");
     cluster.run(&["volume", "delete", "data"]);
+    cluster.run(&["job", "stop", "-detach", "plugin"]);
+    cluster.until("the plugin is gone", &["plugin", "status"], "No CSI plugins");
+    cluster.agent.take().unwrap().wind_up();
+}
+
+/// At most 3 MiB more for 100 volumes.
+#[test]
+fn f7_a_hundred_volumes_take_little_of_the_agent() {
+    need_root!();
+    let test = "f7_a_hundred_volumes_take_little_of_the_agent";
+    let Some(binary) = binary(test) else { return };
+    let driver = of_a_job(World::new());
+    let Some(mut cluster) = Cluster::start(test, &driver, binary, ", \"--attach\"") else { return };
+    let agent = cluster.agent();
+    let put = |id: &str| {
+        let volume = json!({
+            "ID": id, "Name": id, "PluginID": "disk", "RequestedCapacityMin": 1 << 20,
+            "RequestedCapabilities": [{ "AccessMode": SINGLE, "AttachmentMode": "file-system" }],
+            "Secrets": { "token": "s3cret" }, "Parameters": { "kind": "slow" },
+        });
+        agent.json("PUT", &format!("/v1/volume/csi/{id}/create"), &json!({ "Volumes": [volume] }));
+    };
+    // What the first one and the first answers cost is not the volumes'.
+    put("first");
+    agent.get("/v1/volumes?type=csi");
+    let before = own_memory(agent);
+    let ids: Vec<String> = (0..100).map(|number| format!("v{number}")).collect();
+    for id in &ids {
+        put(id);
+    }
+    assert_eq!(agent.get("/v1/volumes?type=csi").as_array().unwrap().len(), 101);
+    let after = own_memory(agent);
+    println!("100 volumes: {before} KiB before, {after} KiB after");
+    assert!(after < before + 3072, "100 volumes take {} KiB", after - before);
+    for id in ids.iter().map(String::as_str).chain(["first"]) {
+        agent.json("DELETE", &format!("/v1/volume/csi/{id}/delete"), &Value::Null);
+    }
     cluster.run(&["job", "stop", "-detach", "plugin"]);
     cluster.until("the plugin is gone", &["plugin", "status"], "No CSI plugins");
     cluster.agent.take().unwrap().wind_up();

@@ -185,6 +185,13 @@ pub fn job(id: &str, kind: &str, script: &str, group: Value) -> Value {
     json!({ "ID": id, "Name": id, "Type": kind, "Datacenters": ["*"], "TaskGroups": [all] })
 }
 
+/// The agent's own memory, in KiB: without the pages of its file, of which a build for tests has many.
+pub fn own_memory(agent: &Agent<'_>) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", agent.child.id())).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
 pub const WAITS: &str = "trap 'exit 0' INT TERM; echo up; while :; do sleep 1 & wait $!; done";
 
 pub fn pid_of(agent: &Agent<'_>, alloc: &Value, task: &str) -> String {
