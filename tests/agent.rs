@@ -1,8 +1,4 @@
 //! The agent as a program: jobs over its API and by the real `nomad` command, its death and its return. (A4, J4, J6, N8)
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the agent is another process: what it does is looked for until a deadline"
-)]
 
 #[path = "support/agent.rs"]
 mod agent;

@@ -130,15 +130,18 @@ mod tests {
 
     type Sender = mpsc::Sender<Result<ExecTaskStreamingRequest, Status>>;
 
+    #[expect(clippy::unnecessary_wraps, reason = "a message of the caller's stream")]
     fn input(data: &str, close: bool) -> Result<ExecTaskStreamingRequest, Status> {
         let stdin = Some(ExecTaskStreamingIoOperation { data: data.into(), close });
         Ok(ExecTaskStreamingRequest { stdin, ..Default::default() })
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "a message of the session's stream")]
     fn status() -> Result<ExecTaskStreamingResponse, Status> {
         Ok(ExecTaskStreamingResponse { exited: true, result: Some(ExitResult::default()), ..Default::default() })
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "what a session returns")]
     fn answers(
         responses: impl Stream<Item = Result<ExecTaskStreamingResponse, Status>> + Send + 'static,
     ) -> Result<ExecResponses, ExecutorError> {

@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Error, Value};
 
-pub(crate) use object::{Object, json, of};
+pub(crate) use object::{List, Object, json, of};
 
 /// Reads a text.
 ///

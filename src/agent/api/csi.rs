@@ -45,7 +45,7 @@ fn whole(view: &View, volume: &CsiVolume) -> Result<Value, StateError> {
     let (claims, plugins) = (view.csi_claims()?, plugins(view)?);
     let users = users_of(&claims, volume);
     let allocs = stubs(view, users.iter().map(|user| &*user.alloc_id))?;
-    Ok(shape::csi_volume(volume, plugins.get(&volume.plugin_id), users, allocs))
+    Ok(shape::csi_volume(volume, plugins.get(&volume.plugin_id), users, &allocs))
 }
 
 fn stubs<'a>(view: &View, ids: impl Iterator<Item = &'a str>) -> Result<Vec<Value>, StateError> {
@@ -75,7 +75,7 @@ pub(super) async fn list(call: Call) -> Result<Answer, Refusal> {
             |volume| Token::name(format!("{}.{}", volume.namespace, volume.id)),
             |volume| {
                 let (plugin, users) = of(volume);
-                Ok(shape::csi_volume(volume, plugin, users, Vec::new()))
+                Ok(shape::csi_volume(volume, plugin, users, &[]))
             },
             |volume| {
                 let (plugin, users) = of(volume);
@@ -216,11 +216,11 @@ pub(super) async fn external(call: Call) -> Result<Answer, Refusal> {
     let plugin = call.query.text("plugin_id").unwrap_or_default();
     let found = call.api.commands.external_csi_volumes(plugin, external_page(&call)?).await?;
     let rows: Vec<Value> = found.entries.iter().map(shape::csi_external).collect();
-    Ok(external_list("Volumes", rows, &found.next))
+    Ok(external_list("Volumes", &rows, &found.next))
 }
 
 /// Never null: the command line's client reads members of it without a check.
-fn external_list(name: &str, rows: Vec<Value>, next: &str) -> Answer {
+fn external_list(name: &str, rows: &[Value], next: &str) -> Answer {
     let mut answer = Answer::written(1, json!({name: rows}));
     if let Answer::Json(value, _) = &mut answer {
         value["NextToken"] = next.into();
@@ -232,7 +232,7 @@ pub(super) async fn snapshots(call: Call) -> Result<Answer, Refusal> {
     let plugin = call.query.text("plugin_id").unwrap_or_default();
     let found = call.api.commands.csi_snapshots(plugin, external_page(&call)?, &secrets(&call)).await?;
     let rows: Vec<Value> = found.entries.iter().map(shape::csi_snapshot).collect();
-    Ok(external_list("Snapshots", rows, &found.next))
+    Ok(external_list("Snapshots", &rows, &found.next))
 }
 
 pub(super) async fn create_snapshots(mut call: Call) -> Result<Answer, Refusal> {

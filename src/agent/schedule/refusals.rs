@@ -230,9 +230,9 @@ fn f5_a_csi_volume_is_used_when_its_plugin_works_and_nobody_else_writes() {
         change(&mut world);
         let plan = world.register(&csi_user(read_only));
         let said = plan.eval.failed.get("g").map(|metric| metric.constraint_filtered.keys().next().unwrap().clone());
-        if said.is_some() {
+        if let Some(said) = &said {
             let blocked = world.evals.iter().find(|eval| eval.status == EvalStatus::Blocked).unwrap();
-            let is_missing = said.as_ref().unwrap().starts_with("missing") || said.as_ref().unwrap().starts_with("did");
+            let is_missing = said.starts_with("missing") || said.starts_with("did");
             assert_eq!(unblocks(blocked, Change::AllocEnded), !is_missing);
             assert!(unblocks(blocked, Change::NodeChanged));
         }

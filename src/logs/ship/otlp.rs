@@ -131,9 +131,10 @@ fn encode(labels: &Labels, stream: Stream, batch: &Batch, first: usize) -> Value
     let (severity, name) = if stream == Stream::Stderr { (17, "ERROR") } else { (9, "INFO") };
     let record = |entry: &super::entry::Entry| {
         let line = batch.text(entry);
-        let body = match std::str::from_utf8(line) {
-            Ok(line) => json!({ "stringValue": line }),
-            Err(_) => json!({ "bytesValue": STANDARD.encode(line) }),
+        let body = if let Ok(line) = std::str::from_utf8(line) {
+            json!({ "stringValue": line })
+        } else {
+            json!({ "bytesValue": STANDARD.encode(line) })
         };
         let uid = format!("{}/{}.{}.{}:{}", labels.alloc, labels.task, stream.name(), entry.at.index, entry.at.offset);
         let mut attributes = vec![text("log.iostream", stream.name()), text("log.record.uid", &uid)];

@@ -34,6 +34,21 @@ impl Object {
     }
 }
 
+/// A list whose elements are being added.
+#[derive(Debug, Default)]
+pub(crate) struct List(Vec<Value>);
+
+impl List {
+    #[inline(never)]
+    pub(crate) fn push(&mut self, value: Value) {
+        self.0.push(value);
+    }
+
+    pub(crate) fn done(self) -> Value {
+        Value::Array(self.0)
+    }
+}
+
 /// A value's JSON.
 ///
 /// # Panics
@@ -55,10 +70,10 @@ fn made(write: &mut dyn FnMut(&mut Out) -> Result<(), serde_json::Error>) -> Val
 macro_rules! json {
     (null) => { serde_json::Value::Null };
     ([ $($elements:tt)* ]) => {{
-        #[allow(unused_mut, clippy::allow_attributes, clippy::vec_init_then_push, reason = "an empty list has no elements")]
-        let mut list: Vec<serde_json::Value> = Vec::new();
+        #[allow(unused_mut, clippy::allow_attributes, reason = "an empty list has no elements")]
+        let mut list = $crate::spec::json::List::default();
         $crate::spec::json::json!(@list list $($elements)*);
-        serde_json::Value::Array(list)
+        list.done()
     }};
     ({ $($members:tt)* }) => {{
         #[allow(unused_mut, clippy::allow_attributes, reason = "an empty object has no members")]

@@ -212,7 +212,7 @@ pub(in super::super) fn volume(
     volume: &CsiVolume,
     plugin: Option<&Plugin>,
     users: &[CsiClaim],
-    allocs: Vec<Value>,
+    allocs: &[Value],
 ) -> Value {
     let mut value = kept(volume);
     value.remove("FsType");
