@@ -215,11 +215,11 @@ cat named.txt tree/tree/below/file; ./tree/tree/program x; sleep 1`, task: task{
 		{name: "first task fails", drivers: onHost, script: `echo never`, others: []task{
 			{name: "first", script: `exit 4`, more: hook("prestart", false)},
 		}},
-		{name: "leader", drivers: onHost, script: `sleep 1`, task: task{more: "leader = true"}, others: []task{
-			{name: "follower", script: `trap 'echo told; exit 0' INT TERM; while :; do sleep 0.1; done`},
+		{name: "leader", drivers: onHost, script: `until [ -e $NOMAD_ALLOC_DIR/data/up ]; do sleep 0.1; done; sleep 1`, task: task{more: "leader = true"}, others: []task{
+			{name: "follower", script: `trap 'echo told; exit 0' INT TERM; : > $NOMAD_ALLOC_DIR/data/up; while :; do sleep 0.1; done`},
 		}},
-		{name: "sibling fails", drivers: onHost, script: `trap 'echo told; exit 0' INT TERM; while :; do sleep 0.1; done`, others: []task{
-			{name: "failing", script: `sleep 1; exit 5`},
+		{name: "sibling fails", drivers: onHost, script: `trap 'echo told; exit 0' INT TERM; : > $NOMAD_ALLOC_DIR/data/up; while :; do sleep 0.1; done`, others: []task{
+			{name: "failing", script: `until [ -e $NOMAD_ALLOC_DIR/data/up ]; do sleep 0.1; done; sleep 1; exit 5`},
 		}},
 		{name: "shared directory", drivers: every, script: `until [ -s $NOMAD_ALLOC_DIR/data/answer ]; do sleep 0.1; done; cat $NOMAD_ALLOC_DIR/data/answer; sleep 1`,
 			others: []task{{name: "other", script: `echo "answer from $NOMAD_TASK_NAME" > $NOMAD_ALLOC_DIR/data/answer; sleep 1`}}},
