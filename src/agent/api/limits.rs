@@ -75,12 +75,18 @@ fn check(spec: &Map<String, Value>, allowed: &Allowed) -> Result<(), String> {
                 return Err(needs(&format!("the network mode {mode}")));
             }
         }
-        for volume in group.get("Volumes").and_then(Value::as_object).into_iter().flat_map(Map::values) {
-            let source = volume.get("Source").and_then(Value::as_str).unwrap_or_default();
+        let volumes = group.get("Volumes").and_then(Value::as_object).into_iter().flat_map(Map::values);
+        for volume in volumes.filter_map(Value::as_object) {
+            let source = text(volume, "Source");
             // A per-allocation volume has another name, with an index appended.
             let is_per_alloc = volume.get("PerAlloc").is_some_and(|own| *own == true);
             if is_per_alloc || !allowed.volumes.contains(source) {
                 return Err(needs(&format!("the volume {source}")));
+            }
+            // What the operator lists is a host volume; another thing may have the same name.
+            let kind = text(volume, "Type");
+            if !matches!(kind, "" | "host") {
+                return Err(needs(&format!("the volume {source} of type {kind}")));
             }
         }
         objects(group.get("Tasks")).try_for_each(|task| check_task(task, allowed))?;
@@ -103,6 +109,10 @@ fn check_task(task: &Map<String, Value>, allowed: &Allowed) -> Result<(), String
         if !is_strict && !HARMLESS.contains(&key.as_str()) {
             return Err(needs(&format!("{driver}'s config key {key}")));
         }
+    }
+    // It is mounted on the machine, and is told the secrets of the volumes of all jobs.
+    if let Some(plugin) = task.get("CSIPluginConfig").and_then(Value::as_object) {
+        return Err(needs(&format!("the CSI plugin {}", text(plugin, "ID"))));
     }
     for artifact in objects(task.get("Artifacts")) {
         let source = text(artifact, "GetterSource");
@@ -163,6 +173,12 @@ mod tests {
                 "bidirectional",
             ),
             (plain.clone(), json!({"Volumes": {"v": {"Source": "data"}}}), "volume data"),
+            // A plugin is mounted on the machine, and is told the secrets of volumes of all jobs.
+            (
+                json!({"Driver": "exec", "CSIPluginConfig": {"ID": "disk", "Type": "monolith"}}),
+                json!({}),
+                "the CSI plugin disk",
+            ),
             (plain.clone(), json!({"Networks": [{"Mode": "cni/x"}]}), "cni/x"),
             (plain.clone(), json!({"Networks": [{"Mode": "container:x"}]}), "container:x"),
             // In any spelling: a variable of the job, root's uid, a group of the host.
@@ -196,6 +212,10 @@ mod tests {
         assert_eq!(check(&job(&plain, json!({"Volumes": {"v": {"Source": "data"}}})), &with_volume), Ok(()));
         let per_alloc = job(&plain, json!({"Volumes": {"v": {"Source": "data", "PerAlloc": true}}}));
         assert!(check(&per_alloc, &with_volume).is_err());
+        // What the operator lists is a host volume: another thing may have the same name.
+        let of = |kind: &str| job(&plain, json!({"Volumes": {"v": {"Source": "data", "Type": kind}}}));
+        assert_eq!(check(&of("host"), &with_volume), Ok(()));
+        assert!(check(&of("csi"), &with_volume).unwrap_err().contains("the volume data of type csi"));
     }
 
     #[test]
