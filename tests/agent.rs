@@ -1779,6 +1779,7 @@ fn p1_the_agent_is_ruled_by_commands_of_its_own() {
     refused(&["var", "get", "db/main"], "variable not found");
     refused(&["var", "get", "-namespace", "apps", "-item", "x", "db/main"], "it has password, user");
     refused(&["var", "put", "db/main", "user"], "give KEY=VALUE");
+    refused(&["var", "put", "db/main", "user=-", "password=-"], "only one value can be -");
     done(&["var", "purge", "-namespace", "apps", "db/main"]);
     assert_eq!(done(&["var", "list", "-namespace", "apps"]).lines().count(), 1);
     done(&["namespace", "delete", "apps"]);

@@ -1,9 +1,12 @@
 //! F5 to F7: our side of the Container Storage Interface beside a driver on the official types (`tests/csi`), which mounts nothing
 //! here, keeps a log of its calls, and fails as a script says.
 
-use std::path::{Path, PathBuf};
+#[path = "support/csi_binary.rs"]
+mod csi_binary;
+
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use agentbin::csi::{
     Capability, Client, CsiError, Files, Join, Manager, NewVolume, Places, Plugin, Secrets, Volume, VolumeId,
@@ -13,24 +16,7 @@ use agentbin::spec::collections::BTreeMap;
 use agentbin::sys::owned::OwnDir;
 use serde_json::{Value, json};
 
-/// The driver, built once; `None` where there is no Go.
-fn driver(test: &str) -> Option<&'static Path> {
-    static BINARY: OnceLock<Option<(tempfile::TempDir, PathBuf)>> = OnceLock::new();
-    let built = BINARY.get_or_init(|| {
-        Command::new("go").arg("version").output().ok()?;
-        let dir = tempfile::tempdir().unwrap();
-        let binary = dir.path().join("driver");
-        let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/csi");
-        let go = Command::new("go").args(["build", "-o"]).arg(&binary).arg(".").current_dir(module).output().unwrap();
-        assert!(go.status.success(), "{}", String::from_utf8_lossy(&go.stderr));
-        Some((dir, binary))
-    });
-    if built.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "needs Go");
-        println!("SKIP: {test}: needs Go");
-    }
-    built.as_ref().map(|(_, binary)| &**binary)
-}
+use csi_binary::binary as driver;
 
 /// A driver that runs, and where it keeps what.
 struct Running {

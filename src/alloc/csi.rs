@@ -106,12 +106,7 @@ impl CsiVolumes {
         let own = place.and_then(|place| place.given_csi.get(&source));
         let found = own.or_else(|| self.given.get(&source));
         if let Some(Registered { options, .. }) = found.and_then(|found| found.registered.as_ref()) {
-            if wanted.options.fs_type.is_empty() {
-                wanted.options.fs_type.clone_from(&options.fs_type);
-            }
-            if wanted.options.flags.is_empty() {
-                wanted.options.flags.clone_from(&options.flags);
-            }
+            wanted.options = options.clone().with(&wanted.options);
         }
         let capability = Capability::from_words(&wanted.access_mode, &wanted.attachment_mode, wanted.options);
         let capability = capability.map_err(|error| error.to_string())?;

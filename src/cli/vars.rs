@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use super::api::{Api, failed, part, print_json, print_list};
@@ -98,6 +98,10 @@ fn get(args: &GetArgs) -> anyhow::Result<i32> {
 
 fn put(args: &PutArgs) -> anyhow::Result<i32> {
     let mut items = pairs(&args.items, "item")?;
+    ensure!(
+        items.values().filter(|value| **value == "-").count() < 2,
+        "only one value can be -: there is one standard input"
+    );
     for value in items.values_mut().filter(|value| **value == "-") {
         let mut read = String::new();
         std::io::stdin().lock().take(LONGEST).read_to_string(&mut read).context("cannot read standard input")?;

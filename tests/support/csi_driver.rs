@@ -1,10 +1,13 @@
 //! The CSI driver of `tests/csi`, started by a test or as a task, and job files with its volumes.
 #![allow(dead_code, reason = "every test program uses a part")]
 
+#[path = "csi_binary.rs"]
+mod csi_binary;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -12,26 +15,9 @@ use agentbin::csi::{Capability, Client, NewVolume};
 use agentbin::spec::MountOptions;
 use serde_json::Value;
 
-use crate::world::{self, Out, World, seconds};
+pub use csi_binary::binary;
 
-/// The driver, built once; `None` where there is no Go.
-pub fn binary(test: &str) -> Option<&'static Path> {
-    static BINARY: OnceLock<Option<(tempfile::TempDir, PathBuf)>> = OnceLock::new();
-    let built = BINARY.get_or_init(|| {
-        Command::new("go").arg("version").output().ok()?;
-        let dir = tempfile::tempdir().unwrap();
-        let binary = dir.path().join("driver");
-        let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/csi");
-        let go = Command::new("go").args(["build", "-o"]).arg(&binary).arg(".").current_dir(module).output().unwrap();
-        assert!(go.status.success(), "{}", String::from_utf8_lossy(&go.stderr));
-        Some((dir, binary))
-    });
-    if built.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "needs Go");
-        println!("SKIP: {test}: needs Go");
-    }
-    built.as_ref().map(|(_, binary)| &**binary)
-}
+use crate::world::{self, Out, World, seconds};
 
 /// A driver that is started again whenever it dies.
 pub struct Driver {

@@ -227,7 +227,7 @@ impl Commands {
             None => {}
         }
         if !create && controlled {
-            let (controller, _) = self.controller(&volume).await?;
+            let controller = self.client(&volume.plugin_id).await?;
             let wanted = capabilities(&volume).map_err(|error| failed(&error))?;
             let given = secrets(&volume, &BTreeMap::new());
             controller.validate(volume.remote_id(), &wanted, &given).await.map_err(|error| failed(&error))?;
@@ -235,12 +235,8 @@ impl Commands {
         Ok(volume)
     }
 
-    async fn controller(&self, of: &CsiVolume) -> Result<(Client, crate::csi::ControllerFlags), CommandError> {
-        self.core.engine.csi_plugins().controller(&of.plugin_id).await.map_err(|error| failed(&error))
-    }
-
     async fn create(&self, volume: &mut CsiVolume) -> Result<(), CommandError> {
-        let (controller, _) = self.controller(volume).await?;
+        let controller = self.client(&volume.plugin_id).await?;
         let wanted = volume.requested_topologies.clone().unwrap_or_default();
         let new = NewVolume {
             name: volume.name.clone(),
@@ -325,7 +321,7 @@ impl Commands {
         };
         let _busy = self.working_at(&volume)?;
         self.unmounted(&volume)?;
-        let (controller, _) = self.controller(&volume).await?;
+        let controller = self.client(&volume.plugin_id).await?;
         let deleted = controller.delete_volume(volume.remote_id(), &secrets(&volume, over)).await;
         deleted.map_err(|error| failed(&error))?;
         let (index, ()) = self.change(move |_, change| forget(change, &volume)).await?;
@@ -404,6 +400,7 @@ impl Commands {
         }
     }
 
+    /// The controller of a plugin.
     async fn client(&self, plugin: &str) -> Result<Client, CommandError> {
         let found = self.core.engine.csi_plugins().controller(plugin).await;
         found.map(|(client, _)| client).map_err(|error| failed(&error))
