@@ -32,6 +32,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("msgpack", msgpack),
     ("cty_values", cty_values),
     ("hclspec_bodies", hclspec_bodies),
+    ("expressions", expressions),
     ("job_files", job_files),
     ("templates", templates),
     ("seccomp_profiles", seccomp_profiles),
@@ -179,6 +180,19 @@ pub fn job_files(data: &[u8]) {
         stays_in_base_dir: false,
     };
     let _ = crate::jobspec::parse(&input);
+}
+
+/// One expression of a job file, with a local value, a variable and a list to use.
+pub fn expressions(data: &[u8]) {
+    let Some(text) = text(data) else { return };
+    job_files(
+        format!(
+            "variable \"v\" {{\n default = {{ a = [1, 2.5, \"x\"], b = null }}\n}}\nlocals {{\n l = [\"a\", \"b\"]\n e = {text}\n}}\n\
+             job \"j\" {{\n meta {{\n e = local.e\n s = \"${{local.e}}\"\n }}\n group \"g\" {{\n task \"t\" {{\n driver = \"exec\"\n \
+             config {{\n command = \"x\"\n args = [for k in local.l : k]\n }}\n }}\n }}\n}}\n"
+        )
+        .as_bytes(),
+    );
 }
 
 /// A machine on which a template finds a little of everything.
