@@ -205,7 +205,10 @@ impl Alloc {
     /// The step that failed, and what could not be undone.
     pub async fn set_up(&mut self) -> Result<(), (SetupError, Vec<CleanupError>)> {
         let made = self.make().await;
-        if made.is_err() && self.place.restored.is_none() {
+        if let (Err((error, _)), None) = (&made, &self.place.restored) {
+            if !matches!(error, SetupError::Stopped) {
+                self.place.control.set_set_up_failed();
+            }
             self.place.control.set_gone();
         }
         made
@@ -941,6 +944,7 @@ mod tests {
         let (error, leftovers) = alloc.set_up().await.unwrap_err();
         assert!(matches!(error, SetupError::Port(_)), "{error}");
         assert_eq!(leftovers.len(), 0);
+        assert_eq!(alloc.control().view().status, "failed");
         world.nothing_left();
     }
 

@@ -196,6 +196,8 @@ pub struct Control {
     ended: watch::Sender<bool>,
     /// Nothing of it remains.
     gone: watch::Sender<bool>,
+    /// A step before its tasks failed: none of them was started.
+    is_set_up_failed: AtomicBool,
     /// Its owner exits, and its tasks keep running.
     pub(super) leave: watch::Sender<bool>,
     /// Its owner will return for it, so it may be left running.
@@ -239,6 +241,7 @@ impl Control {
             ending: watch::Sender::new(false),
             ended: watch::Sender::new(false),
             gone: watch::Sender::new(false),
+            is_set_up_failed: AtomicBool::new(false),
             leave: watch::Sender::new(false),
             returns,
             changes,
@@ -355,6 +358,10 @@ impl Control {
     pub(super) fn set_ended(&self) {
         self.ended.send_replace(true);
         self.changed();
+    }
+
+    pub(super) fn set_set_up_failed(&self) {
+        self.is_set_up_failed.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn set_gone(&self) {
@@ -671,7 +678,7 @@ impl Control {
         };
         let tasks: Vec<TaskView> = self.tasks.iter().map(task).collect();
         let is = |state: &str| tasks.iter().any(|task| task.state == state);
-        let status = if tasks.iter().any(|task| task.failed) {
+        let status = if self.is_set_up_failed.load(Ordering::Relaxed) || tasks.iter().any(|task| task.failed) {
             "failed"
         } else if is("running") {
             "running"
