@@ -246,6 +246,16 @@ fn g1_networks_of_the_operator() {
     assert_eq!(deleted["prevResult"]["ips"][0]["address"], "10.77.0.2/24", "{deleted}");
     assert_eq!(site.state(), before);
 
+    // The words of an agent's configuration; the command line has precedence.
+    let text = format!("client {{\n cni_config_dir = {configs:?}\n cni_path = {dir:?}\n}}\n");
+    let config = site.world.file("agent.hcl", &text);
+    let args_of_config = ["--quiet", "--config", config.to_str().unwrap()];
+    let out = site.run(&of("mode = \"cni/lab\"", "ip -o -4 address show eth0"), &args_of_config);
+    assert!(out.status == 0 && out.stdout.contains("inet 10.77.0."), "{out:?}");
+    let elsewhere = [&args_of_config[..], &["--cni-config-dir", "/nonexistent"]].concat();
+    let out = site.run(&of("mode = \"cni/lab\"", "true"), &elsewhere);
+    assert!(out.status == 125 && out.stderr.contains("there is no CNI network \"lab\" in /nonexistent"), "{out:?}");
+
     std::fs::remove_file(&log).unwrap();
     let out = site.run(&of("mode = \"cni/bad\"", "true"), &args);
     let said = "network mode \"cni/bad\": CNI plugin broken (ADD, network \"bad\"): out of order";

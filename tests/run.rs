@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use world::{World, batch, copy_program, example, need_root, seconds, signal, wait_for_text};
+use world::{Out, World, batch, copy_program, example, need_root, seconds, signal, wait_for_text};
 
 #[test]
 fn n8_hello_says_who_and_where_it_is() {
@@ -167,6 +167,28 @@ fn n8_output_is_passed_on_as_it_is() {
         task \"two\" {\n driver = \"raw_exec\"\n config {\n command = \"sh\"\n args = [\"-c\", \"echo c >&2\"]\n}\n}\n}\n}\n";
     let out = world.run_text(two, &["--quiet"]);
     assert_eq!((out.stdout.as_str(), out.stderr.as_str()), ("one | a\none | b\n", "two | c\n"), "{out:?}");
+    world.assert_clean();
+}
+
+/// What a task without isolation does not inherit: Nomad's list without a configuration, that of `env.denylist` with one, and always
+/// a cluster's token.
+#[test]
+fn n8_the_environments_denylist_is_the_configured_one() {
+    let world = World::new();
+    let file = world.file("job.hcl", &batch("raw_exec", "/usr/bin/env", "[]"));
+    let denied = "client {\n options = {\n \"env.denylist\" = \"MINE, OTHER\"\n }\n}\n";
+    let config = world.file("agent.hcl", denied);
+    let names = ["MINE", "VAULT_TOKEN", "NOMAD_TOKEN", "KEPT"];
+    for (args, inherited) in [
+        (vec!["--quiet"], [true, false, false, true]),
+        (vec!["--quiet", "--config", config.to_str().unwrap()], [false, true, false, true]),
+    ] {
+        let mut command = world.command(&args);
+        let out: Out = command.envs(names.map(|name| (name, "x"))).arg(&file).output().unwrap().into();
+        assert_eq!(out.status, 0, "{out:?}");
+        let found = names.map(|name| out.stdout.lines().any(|line| line == format!("{name}=x")));
+        assert_eq!(found, inherited, "{args:?}: {out:?}");
+    }
     world.assert_clean();
 }
 

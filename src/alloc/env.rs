@@ -7,13 +7,12 @@ use std::sync::Arc;
 
 use super::node::Node;
 use super::ports::AllocPort;
-use crate::driver::{FsIsolation, HOST_ENV_DENYLIST};
+use crate::driver::FsIsolation;
 use crate::net::Status;
 use crate::spec::collections::BTreeMap;
 use crate::spec::{AllocId, DriverConfig, Group, IntoMap as _, Job, Task, env_name, interpolate};
 
-/// Variables that tasks never inherit besides [`HOST_ENV_DENYLIST`]: a user who runs a job by hand may have a cluster's token
-/// there.
+/// Never inherited, whatever the denylist says: a user who runs a job by hand may have a cluster's token there.
 const TOKEN: &str = "NOMAD_TOKEN";
 
 /// Whether `key` can be the name of an environment variable in every shell.
@@ -50,6 +49,8 @@ pub struct Source<'a> {
     pub node: &'a Arc<Node>,
     /// The environment of this process.
     pub host: &'a BTreeMap<String, String>,
+    /// The names in it that tasks do not inherit.
+    pub denied: &'a [String],
 }
 
 /// A task's environment; all other values of the task are interpolated with it.
@@ -106,7 +107,7 @@ impl TaskEnv {
         }
         if source.isolation == FsIsolation::None {
             for (key, value) in source.host {
-                let denied = key == TOKEN || HOST_ENV_DENYLIST.contains(&key.as_str());
+                let denied = key == TOKEN || source.denied.contains(key);
                 if !denied && !vars.contains_key(key) {
                     vars.insert(key.clone(), value.clone());
                 }
@@ -315,6 +316,7 @@ mod tests {
             network: None,
             node: &fake::node(),
             host: &host.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            denied: &["VAULT_TOKEN".to_owned()],
         })
     }
 
@@ -408,6 +410,7 @@ mod tests {
                 network: None,
                 node: &fake::node(),
                 host: &BTreeMap::new(),
+                denied: &[],
             });
             let is_of_port = |key: &str| {
                 ["IP", "HOST_IP", "IPv4", "IPv6", "PORT", "HOST_PORT", "ADDR", "HOST_ADDR"]

@@ -113,6 +113,7 @@ pub(crate) fn machine(path: &Path, driver: &Arc<FakeDriver>, owner: Owner) -> Ma
         node: node(),
         drivers: BTreeMap::from([("fake".to_owned(), Arc::clone(driver) as Arc<dyn Driver>)]),
         host_env: BTreeMap::new(),
+        env_denylist: Vec::new(),
         owner,
         records: Arc::new(Records::new(path)),
         ports: PortPool::default(),

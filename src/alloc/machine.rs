@@ -20,7 +20,9 @@ use super::sockets::SocketDir;
 use super::values::ValuesFile;
 use super::volumes::HostVolumes;
 use crate::cgroup::{self, CgroupFs, Cpusets, Delegated, Regime, TaskCgroup, scope};
-use crate::driver::{DockerDriver, Driver, ExecDriver, Fingerprint, Host, JavaDriver, RawExecDriver, Settings};
+use crate::driver::{
+    DockerDriver, Driver, ExecDriver, Fingerprint, HOST_ENV_DENYLIST, Host, JavaDriver, RawExecDriver, Settings,
+};
 use crate::net::Networks;
 use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{AllocId, IntoMap as _};
@@ -399,6 +401,7 @@ pub fn machine_of(owner: Owner, data_dir: &Path, sockets: &Path, place: &CgroupP
         drivers: drivers(cgroups, sockets, &owner),
         owner,
         host_env: host_env(),
+        env_denylist: HOST_ENV_DENYLIST.map(str::to_owned).into(),
         records: Arc::new(Records::new(data_dir)),
         ports: PortPool::of_machine(lock_dir().unwrap_or_else(|| data_dir.join("run")).join("ports")),
         volumes: HostVolumes::default(),

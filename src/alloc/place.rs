@@ -42,6 +42,8 @@ pub struct Machine {
     pub drivers: BTreeMap<String, Arc<dyn Driver>>,
     /// The environment that tasks without isolation inherit.
     pub host_env: BTreeMap<String, String>,
+    /// The names in it that they do not inherit: the `env.denylist` of an agent's configuration.
+    pub env_denylist: Vec<String>,
     /// The records of its allocations, in which drivers also note their helpers.
     pub records: Arc<Records>,
     /// The owner of its allocations.

@@ -574,6 +574,7 @@ fn group_env(place: &Place) -> Box<dyn Fn() -> Option<TaskEnv> + Send + Sync> {
             network: status.as_ref(),
             node: &node,
             host: &machine.host_env,
+            denied: &machine.env_denylist,
         }))
     })
 }

@@ -166,6 +166,7 @@ impl Supervisor {
                 network: place.network.as_ref().map(|network| &network.status),
                 node: &place.node,
                 host: &place.machine.host_env,
+                denied: &place.machine.env_denylist,
             });
             runners.push(TaskRunner {
                 number,

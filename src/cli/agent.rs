@@ -92,7 +92,6 @@ pub(super) fn run(args: &AgentArgs) -> anyhow::Result<i32> {
         sys::prctl::set_undumpable().context("cannot keep this process from dumping core")?;
         let operator = Operator::find(&args.config, &[], &[])?;
         log::set(args.log_level.or(operator.config.log_level).unwrap_or(log::Least::Info));
-        operator.config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let place = Place::find(args)?;
         if args.check {
             return check(args, &place, &operator.config).await.map(|()| None);
@@ -576,12 +575,12 @@ async fn assemble(
     policy::configure(&operator.config, &machine.drivers, &plugins, args.dev)?;
     let all = machine.drivers.keys().cloned().collect();
     let told = machine::fingerprints(&machine.drivers, &all).await;
-    let subnets = operator.config.subnets(machine.networks.subnets);
+    machine.networks = operator.config.networks(machine.networks);
+    machine.env_denylist = operator.config.env_denylist.unwrap_or(machine.env_denylist);
     let node = Arc::make_mut(&mut machine.node);
     node.meta.extend(operator.config.meta);
     node.add_drivers(&told);
     machine.ports = machine.ports.with(operator.networks, DYNAMIC_PORTS);
-    machine.networks.subnets = subnets;
     machine.volumes = operator.volumes;
     if cgroups.regime == Regime::Off {
         let why = cgroups.why_off();

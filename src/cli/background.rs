@@ -25,6 +25,9 @@ use crate::spec::json;
 pub(super) struct Settings {
     /// The environment that tasks without isolation inherit: that of the process that started the run.
     pub(super) host_env: BTreeMap<String, String>,
+    /// What of it they do not inherit; missing in files of earlier versions.
+    #[serde(default)]
+    env_denylist: Option<Vec<String>>,
     pub(super) cgroup_parent: Option<PathBuf>,
     /// When `--timeout` expires.
     deadline: Option<SystemTime>,
@@ -82,6 +85,7 @@ impl Settings {
         let Networks { config_dir, plugin_dirs, subnets, .. } = &machine.networks;
         Ok(Settings {
             host_env: machine.host_env.clone(),
+            env_denylist: Some(machine.env_denylist.clone()),
             cgroup_parent: args.cgroup_parent.clone(),
             deadline: args.timeout.and_then(|timeout| SystemTime::now().checked_add(timeout)),
             log_sinks: sinks.iter().map(|sink| sink.secret_text().to_owned()).collect(),
@@ -121,6 +125,9 @@ impl Settings {
     /// When a driver refuses its configuration.
     pub(super) fn apply(&self, machine: &mut Machine) -> anyhow::Result<()> {
         machine.host_env.clone_from(&self.host_env);
+        if let Some(denylist) = &self.env_denylist {
+            machine.env_denylist.clone_from(denylist);
+        }
         Arc::make_mut(&mut machine.node).meta.extend(self.meta.clone());
         for Volume { name, path, read_only } in &self.volumes {
             match HostVolume::open(path, *read_only) {

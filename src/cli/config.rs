@@ -16,7 +16,7 @@ use crate::driver::hclspec::Body;
 use crate::http::tls::TlsFiles;
 use crate::jobspec::config::{self, Member, Node, Variables};
 use crate::jobspec::{self, Diagnostic, Value, did_you_mean};
-use crate::net::{Subnet, Subnets};
+use crate::net::{Networks, Subnet, Subnets};
 use crate::spec::Pos;
 use crate::spec::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ const TOP: [&str; 8] = ["advertise", "api", "client", "isolation_minimum", "log_
 const ADVERTISE: [&str; 1] = ["http"];
 const API: [&str; 4] = ["socket_group", "socket_role", "submit_drivers", "submit_volumes"];
 const TLS: [&str; 5] = ["ca_file", "cert_file", "http", "key_file", "verify_https_client"];
-const CLIENT: [&str; 9] = [
+const CLIENT: [&str; 10] = [
     "bridge_network_subnet",
     "bridge_network_subnet_ipv6",
     "cni_config_dir",
@@ -39,7 +39,9 @@ const CLIENT: [&str; 9] = [
     "host_volume_plugin_dir",
     "host_volumes_dir",
     "meta",
+    "options",
 ];
+const OPTIONS: [&str; 1] = ["env.denylist"];
 const HOST_VOLUME: [&str; 2] = ["path", "read_only"];
 const HOST_NETWORK: [&str; 2] = ["cidr", "interface"];
 const PLUGIN: [&str; 2] = ["args", "config"];
@@ -55,7 +57,13 @@ pub(super) struct Config {
     pub(super) networks: Vec<networks::Given>,
     subnet: Option<Subnet>,
     subnet_ipv6: Option<Subnet>,
+    /// The directory of the CNI networks of mode `cni/NAME`.
+    cni_config_dir: Option<PathBuf>,
+    /// The directories of CNI plugins, if they are not the usual ones.
+    cni_path: Option<networks::Dirs>,
     pub(super) meta: BTreeMap<String, String>,
+    /// The variables of the environment that tasks without isolation do not inherit, if they are not the usual ones.
+    pub(super) env_denylist: Option<Vec<String>>,
     /// The configuration of drivers by name.
     pub(super) plugins: BTreeMap<String, Plugin>,
     /// The directory of driver plugins.
@@ -68,14 +76,17 @@ pub(super) struct Config {
     /// `host` or `host:port`, by which others reach the agent's API.
     pub(super) advertise: Option<String>,
     pub(super) log_level: Option<Least>,
-    /// Settings that have no effect.
-    pub(super) warnings: Vec<String>,
 }
 
 impl Config {
-    /// The subnets of the built-in bridge, if they are not the usual ones.
-    pub(super) fn subnets(&self, usual: Subnets) -> Subnets {
-        Subnets { v4: self.subnet.unwrap_or(usual.v4), v6: self.subnet_ipv6.or(usual.v6) }
+    /// The settings for networks of groups: what is not configured stays as usual.
+    pub(super) fn networks(&self, usual: Networks) -> Networks {
+        Networks {
+            config_dir: self.cni_config_dir.clone().unwrap_or(usual.config_dir),
+            plugin_dirs: self.cni_path.clone().map_or(usual.plugin_dirs, networks::Dirs::into),
+            subnets: Subnets { v4: self.subnet.unwrap_or(usual.subnets.v4), v6: self.subnet_ipv6.or(usual.subnets.v6) },
+            ..usual
+        }
     }
 }
 
@@ -211,6 +222,12 @@ fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
 struct Reader<'a> {
     config: &'a mut Config,
     problems: &'a mut Vec<Diagnostic>,
+}
+
+/// An absolute path.
+fn absolute(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.is_absolute() { Ok(path) } else { Err("it must be absolute".to_owned()) }
 }
 
 /// The bodies of a block that may occur any number of times: one, or a list.
@@ -395,31 +412,25 @@ impl Reader<'_> {
                         }
                     }
                 }
-                name @ ("host_volumes_dir" | "host_volume_plugin_dir") => {
-                    let Some(path) = self.text(member).filter(|path| !path.is_empty()).map(PathBuf::from) else {
-                        continue;
-                    };
-                    if !path.is_absolute() {
-                        self.wrong(&member.pos, format!("{name} \"{}\" must be absolute", path.display()));
-                    } else if name == "host_volumes_dir" {
-                        self.config.volumes_dir = Some(path);
-                    } else {
-                        self.config.volume_plugin_dir = Some(path);
+                "options" => {
+                    for option in self.members("options", &member.node, &OPTIONS) {
+                        let names = self.text(option).unwrap_or_default();
+                        let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+                        self.config.env_denylist = Some(names.map(str::to_owned).collect());
                     }
                 }
-                "bridge_network_subnet" => self.config.subnet = self.subnet(member, Subnet::v4),
-                "bridge_network_subnet_ipv6" => self.config.subnet_ipv6 = self.subnet(member, Subnet::v6),
-                name => {
-                    let place = &member.pos;
-                    self.config.warnings.push(format!("{place}: {name} has no effect with agentbin run yet"));
-                    self.text(member);
-                }
+                "host_volumes_dir" => self.config.volumes_dir = self.parsed(member, absolute),
+                "host_volume_plugin_dir" => self.config.volume_plugin_dir = self.parsed(member, absolute),
+                "cni_config_dir" => self.config.cni_config_dir = self.parsed(member, absolute),
+                "cni_path" => self.config.cni_path = self.parsed(member, networks::dirs),
+                "bridge_network_subnet" => self.config.subnet = self.parsed(member, Subnet::v4),
+                _ => self.config.subnet_ipv6 = self.parsed(member, Subnet::v6),
             }
         }
     }
 
-    /// An empty one counts as not given, as with Nomad.
-    fn subnet(&mut self, member: &Member, parse: fn(&str) -> Result<Subnet, String>) -> Option<Subnet> {
+    /// The value of a key as `parse` reads it. An empty one counts as not given, as with Nomad.
+    fn parsed<T>(&mut self, member: &Member, parse: fn(&str) -> Result<T, String>) -> Option<T> {
         let text = self.text(member).filter(|text| !text.is_empty())?;
         let parsed = parse(&text);
         parsed.map_err(|why| self.wrong(&member.pos, format!("{} {text:?}: {why}", member.name))).ok()
@@ -497,13 +508,15 @@ mod tests {
     fn an_agents_words_are_read_in_hcl_and_json() {
         let hcl = "client {\n host_volume \"data\" {\n path = \"/srv/data\"\n read_only = true\n }\n \
                    host_volume \"own[0]\" { path = \"/srv/own\" }\n host_network \"lan\" { interface = \"lo\" }\n \
-                   meta {\n rack = \"7\"\n }\n cni_path = \"/opt/cni/bin\"\n \
+                   meta {\n rack = \"7\"\n }\n cni_path = \"/opt/cni/bin:/usr/lib/cni\"\n \
+                   cni_config_dir = \"/etc/cni/net.d\"\n options = {\n \"env.denylist\" = \"PASSWORD, KEY\"\n }\n \
                    bridge_network_subnet = \"\"\n bridge_network_subnet_ipv6 = \"fd00:7::/64\"\n}\n\
                    plugin \"docker\" {\n config {\n allow_privileged = true\n volumes { enabled = true }\n }\n}\n\
                    isolation_minimum = \"strict\"\n";
         let json = r#"{"client": {"host_volume": {"data": {"path": "/srv/data", "read_only": true},
             "own[0]": [{"path": "/srv/own"}]}, "host_network": [{"lan": {"interface": "lo"}}],
-            "meta": {"rack": 7}, "cni_path": "/opt/cni/bin", "bridge_network_subnet": "",
+            "meta": {"rack": 7}, "cni_path": "/opt/cni/bin:/usr/lib/cni",
+            "cni_config_dir": "/etc/cni/net.d", "options": [{"env.denylist": "PASSWORD,KEY"}], "bridge_network_subnet": "",
             "bridge_network_subnet_ipv6": "fd00:7::/64"},
             "plugin": [{"docker": [{"config": [{"allow_privileged": true, "volumes": {"enabled": true}}]}]}],
             "isolation_minimum": "strict"}"#;
@@ -514,12 +527,15 @@ mod tests {
             assert_eq!(volumes, [("data", "/srv/data", true), ("own[0]", "/srv/own", false)]);
             assert_eq!(config.networks.len(), 1);
             assert_eq!(config.meta["rack"], "7");
+            assert_eq!(config.env_denylist.as_deref(), Some(&["PASSWORD".to_owned(), "KEY".to_owned()][..]));
             assert_eq!(config.plugins["docker"].keys, ["allow_privileged", "volumes"]);
             assert_eq!(config.isolation_minimum, Some(Level::Strict));
             let usual = Subnets { v4: Subnet::DEFAULT, v6: None };
             let v6 = Subnet::v6("fd00:7::/64").ok();
-            assert_eq!(config.subnets(usual), Subnets { v6, ..usual });
-            assert!(config.warnings[0].contains("cni_path has no effect"), "{:?}", config.warnings);
+            let networks = config.networks(Networks { subnets: usual, ..Networks::new(PathBuf::new()) });
+            assert_eq!(networks.subnets, Subnets { v6, ..usual });
+            assert_eq!(networks.plugin_dirs, [Path::new("/opt/cni/bin"), Path::new("/usr/lib/cni")]);
+            assert_eq!(networks.config_dir, Path::new("/etc/cni/net.d"));
         }
     }
 
@@ -538,6 +554,9 @@ mod tests {
             ("tls {\n rpc = true\n}", 2, "known are ca_file"),
             ("log_level = \"loud\"", 1, "must be \"debug\""),
             ("client {\n host_volume \"x\" { path = \"srv\" }\n}", 2, "must be absolute"),
+            ("client {\n options = {\n \"driver.allowlist\" = \"exec\"\n}\n}", 3, "known are env.denylist"),
+            ("client {\n cni_config_dir = \"net.d\"\n}", 2, "cni_config_dir \"net.d\": it must be absolute"),
+            ("client {\n cni_path = \"/opt/cni/bin:lib\"\n}", 2, "cni_path \"/opt/cni/bin:lib\": write it as DIR:DIR"),
             ("client {\n host_volume \"x\" {\n readonly = true\n}\n}", 3, "did you mean \"read_only\"?"),
             ("client {\n\n host_volume \"x\" { }\n}", 3, "has no path"),
             ("client {\n host_volumes_dir = \"srv\"\n}", 2, "host_volumes_dir \"srv\" must be absolute"),

@@ -45,8 +45,7 @@ pub(super) fn run(
     )?;
     policy::demand(args, &operator.config, job, &asked.drivers, &asked.plugins)?;
     check(job, &asked.drivers, texts)?;
-    let mut networks = machine::networks(&seen.data_dir);
-    networks.subnets = operator.config.subnets(networks.subnets);
+    let networks = operator.config.networks(machine::networks(&seen.data_dir));
     networks::plan(job, &networks::settings(networks, args), texts)?;
     let csi = volumes::csi_volumes(args.data_dir.as_deref(), &args.csi);
     let view = View { args, job, with_payload, operator, seen: &seen, csi };

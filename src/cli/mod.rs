@@ -56,7 +56,7 @@ use clap::{CommandFactory as _, Parser as _};
 
 use crate::agent::model::Role;
 use crate::alloc::{Tell, chain_within};
-use crate::net::{CONFIG_DIR, Subnet};
+use crate::net::Subnet;
 use crate::spec::{escaped_lines, shortened};
 
 /// Most bytes of one message: some dozen mistakes of a job file.
@@ -232,12 +232,13 @@ struct RunArgs {
     /// Use the Nomad driver plugins in this directory beside the built-in drivers; nobody else may be able to write to it
     #[arg(long, value_name = "DIR")]
     plugin_dir: Option<PathBuf>,
-    /// Find the CNI networks of mode cni/NAME here
-    #[arg(long, value_name = "DIR", default_value = CONFIG_DIR)]
-    cni_config_dir: PathBuf,
-    /// Find CNI plugins in these directories, with colons between them
-    #[arg(long, value_name = "DIRS", value_parser = networks::dirs, default_value = networks::default_dirs())]
-    cni_path: networks::Dirs,
+    /// Find the CNI networks of mode cni/NAME here instead of in /opt/cni/config
+    #[arg(long, value_name = "DIR")]
+    cni_config_dir: Option<PathBuf>,
+    /// Find CNI plugins in these directories, with colons between them, instead of in /opt/cni/bin, /usr/lib/cni and
+    /// /usr/libexec/cni
+    #[arg(long, value_name = "DIRS", value_parser = networks::dirs)]
+    cni_path: Option<networks::Dirs>,
     /// Give the bridge of network mode bridge this subnet instead of 10.126.64.0/20
     #[arg(long, value_name = "SUBNET", value_parser = Subnet::v4)]
     bridge_network_subnet: Option<Subnet>,

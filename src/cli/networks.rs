@@ -10,7 +10,7 @@ use super::RunArgs;
 use super::shown::Texts;
 use crate::alloc::{DYNAMIC_PORTS, HostNetworks, chain};
 use crate::jobspec::{Diagnostic, Parsed};
-use crate::net::{Kind, Networks, PLUGIN_DIRS, Subnets, Wish};
+use crate::net::{Kind, Networks, Subnets, Wish};
 use crate::spec::{Job, NetworkMode, Order as _};
 use crate::sys::interfaces;
 
@@ -80,18 +80,24 @@ pub(super) fn dirs(text: &str) -> Result<Dirs, String> {
     }
 }
 
-/// The default directories.
-pub(super) fn default_dirs() -> String {
-    PLUGIN_DIRS.join(":")
+impl From<Dirs> for Vec<PathBuf> {
+    fn from(dirs: Dirs) -> Vec<PathBuf> {
+        dirs.0
+    }
 }
 
-/// The settings for networks of groups, from the command line.
+/// The settings for networks of groups: the command line overrides the usual ones.
 pub(super) fn settings(usual: Networks, args: &RunArgs) -> Networks {
     let subnets = Subnets {
         v4: args.bridge_network_subnet.unwrap_or(usual.subnets.v4),
         v6: args.bridge_network_subnet_ipv6.or(usual.subnets.v6),
     };
-    Networks { config_dir: args.cni_config_dir.clone(), plugin_dirs: args.cni_path.0.clone(), subnets, ..usual }
+    Networks {
+        config_dir: args.cni_config_dir.clone().unwrap_or(usual.config_dir),
+        plugin_dirs: args.cni_path.clone().map_or(usual.plugin_dirs, Dirs::into),
+        subnets,
+        ..usual
+    }
 }
 
 /// Checks whether the networks of all groups can be made; nothing is made.

@@ -119,8 +119,10 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
             }
             machine.ports = machine.ports.with(operator.networks, args.dynamic_ports.clone());
             machine.volumes = operator.volumes;
-            machine.networks.subnets = operator.config.subnets(machine.networks.subnets);
-            machine.networks = networks::settings(machine.networks, args);
+            if let Some(denylist) = &operator.config.env_denylist {
+                machine.env_denylist.clone_from(denylist);
+            }
+            machine.networks = networks::settings(operator.config.networks(machine.networks), args);
             let machine = Arc::new(machine);
             let configs = policy::demand(args, &operator.config, &job, &machine.drivers, &plugins)?;
             let settings = || {

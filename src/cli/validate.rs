@@ -34,7 +34,6 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
                 plugins::Given { dir: plugin_dir.as_deref(), config: &operator.config, quiet: true, outlive: false };
             placement::check(&mut parsed, None, None, &given)?;
             plugins::check(&mut parsed, &given, &texts)?;
-            parsed.warnings.splice(0..0, operator.config.warnings);
             (clock(&parsed.job), Some(parsed))
         }
         Err(error) => (error.downcast::<jobspec::Error>()?.diagnostics, None),

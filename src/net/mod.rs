@@ -48,9 +48,9 @@ use builtin::Member;
 use cni::{Caller, Connection, List};
 
 /// The usual directory of CNI configurations, the same as Nomad's.
-pub const CONFIG_DIR: &str = "/opt/cni/config";
+const CONFIG_DIR: &str = "/opt/cni/config";
 /// The usual directories of CNI plugins: installed by hand, as for Nomad, and by a distribution's package.
-pub const PLUGIN_DIRS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
+const PLUGIN_DIRS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
 
 /// How long one call of a plugin, or of another program, may take.
 const PATIENCE: Duration = Duration::from_mins(1);
