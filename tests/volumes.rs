@@ -447,7 +447,7 @@ fn p1_strict_takes_warnings_for_mistakes() {
     assert!(out.status == 0 && out.stderr.contains(warning), "{out:?}");
     let out = world.run_text(&text, &["--dry-run", "--strict"]);
     assert!(out.status == 125 && out.stderr.contains(warning) && out.stderr.contains("--strict"), "{out:?}");
-    refused(&world, &text, &["--strict", "--quiet"], "--strict takes these warnings for mistakes");
+    refused(&world, &text, &["--strict", "--quiet"], "--strict treats warnings as errors");
     fine(&world.run_text(&text.replace("priority = 70", ""), &["--dry-run", "--strict"]));
     world.assert_clean();
 }

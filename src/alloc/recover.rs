@@ -85,7 +85,7 @@ impl TaskRunner {
 
     fn unknown_end(&self) -> TaskError {
         let message = format!(
-            "{}: task {:?} ended while nobody looked after it, and nobody knows how",
+            "{}: task {:?} exited while no supervisor was running; its exit status is unknown",
             self.task.pos, self.task.name
         );
         TaskError { kind: TaskErrorKind::Other, message }

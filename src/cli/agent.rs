@@ -217,7 +217,7 @@ async fn adopt(state: &State, runner: &Arc<Runner>) -> anyhow::Result<()> {
         tracing::info!(namespace = key.namespace, job = key.id, "a job was made again from its allocations");
     }
     for id in &done.left {
-        tracing::warn!(alloc = id, "an allocation is left alone: its job's name is another job's now");
+        tracing::warn!(alloc = id, "allocation ignored: its job's name is used by another job");
     }
     tracing::info!("allocations that were adopted: {}, that are known: {}", done.allocs.len(), done.known.len());
     Ok(())
@@ -305,7 +305,7 @@ impl Serving {
             // Of an allocation that has ended, only the directory remains until it is garbage collected.
             if view.alloc(&id)?.is_none() {
                 let fix = "if the state was lost, start the agent once with --adopt-records";
-                tracing::warn!(alloc = id, fix, "an allocation is left alone that the state does not know");
+                tracing::warn!(alloc = id, fix, "allocation ignored: it is not in the state");
             }
         }
         drop(view);

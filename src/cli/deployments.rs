@@ -15,13 +15,13 @@ pub(super) enum DeploymentCommand {
     List(ListArgs),
     /// Show a deployment
     Status(StatusArgs),
-    /// Let the canaries of a deployment take over
+    /// Promote the canaries of a deployment
     Promote(PromoteArgs),
-    /// Give a deployment up
+    /// Mark a deployment as failed
     Fail(OneArgs),
-    /// Halt a deployment
+    /// Pause a deployment
     Pause(OneArgs),
-    /// Go on with a deployment that was halted
+    /// Resume a paused deployment
     Resume(OneArgs),
 }
 

@@ -185,7 +185,7 @@ pub(super) async fn report(
     match messages {
         Ok(messages) => rustix::stdio::dup2_stderr(messages.file())?,
         Err(error) => {
-            complain(&format!("what goes wrong from now on is told to nobody: {error}"));
+            complain(&format!("later errors of this run cannot be written to a file: {error}"));
             rustix::stdio::dup2_stderr(&null)?;
         }
     }

@@ -264,7 +264,7 @@ fn namespaces(checks: &mut Checks) {
         let state = if matches!(kind, "mnt" | "pid" | "ipc") { State::Missing } else { State::Warn };
         let cost = match kind {
             "mnt" | "pid" | "ipc" => "no isolated task can be started",
-            "net" => "groups whose network has another mode than host cannot be started",
+            "net" => "groups with a network mode other than host cannot be started",
             "user" => "no tasks of level strict, and none that are isolated without root",
             _ => "tasks share it with the host",
         };
@@ -397,7 +397,7 @@ fn limits(checks: &mut Checks) {
     let pressure = features::pressure();
     let lack = Lack {
         state: State::Warn,
-        cost: "nobody sees which task waits for memory, cpu or disks",
+        cost: "there are no pressure metrics (PSI) for memory, cpu and disks",
         mend: "boot with psi=1",
     };
     checks.add(LIMITS, "pressure (PSI)", if pressure { "yes" } else { "no" }, (!pressure).then_some(lack));

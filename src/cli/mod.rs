@@ -85,10 +85,10 @@ enum Command {
     Systemd(Box<RunArgs>),
     /// Check a job file without starting anything
     Validate(ValidateArgs),
-    /// Show what would run, as run --dry-run, and what of the job runs here already; the status is 0 if the file changes nothing, 1 if
-    /// it does, 255 after an error
+    /// Show what would run, and compare it with what is running; exits with 0 if nothing would change, 1 if something would, 255 after
+    /// an error
     Plan(Box<RunArgs>),
-    /// Keep jobs on this machine, over the death of this process and of the machine, and serve Nomad's HTTP API
+    /// Run an agent: keep jobs running across restarts of the agent and of the machine, and serve Nomad's HTTP API
     Agent(AgentArgs),
     /// Jobs of the running agent
     #[command(subcommand)]
@@ -126,19 +126,19 @@ enum Command {
     Signal(SignalArgs),
     /// Change the limits of a task, or of all tasks that run, until they are started again
     Update(UpdateArgs),
-    /// Run a command inside a task that runs
+    /// Run a command inside a running task
     Exec(ExecArgs),
-    /// Print the output of a task of a run that goes on, or that kept it
+    /// Print the output of a running task, or the kept logs of one that has ended
     Logs(LogsArgs),
-    /// Show what tasks use of this machine
+    /// Show the resource usage of tasks
     Stats(StatsArgs),
-    /// Show the tasks that run here and what they use, each second anew; c and m order them by CPU and memory, q ends
+    /// Show running tasks and their resource usage, refreshed every second; c and m sort by CPU and memory, q quits
     Top(TopArgs),
     /// List the services that are registered here, with the state of their checks
     Services(ServicesArgs),
     /// Find and remove what killed runs left behind, and only that
     Gc(GcArgs),
-    /// Say what this machine has for tasks, what a lack costs, and how it is fixed
+    /// Check which features for running tasks this machine has, what missing ones affect, and how to enable them
     Doctor(DoctorArgs),
     /// This machine as a node
     #[command(subcommand)]
@@ -192,7 +192,7 @@ struct RunArgs {
     /// Keep the logs of its tasks for agentbin logs when the job has ended
     #[arg(long)]
     keep_logs: bool,
-    /// Go on in the background when the tasks have been started; their logs are kept, and the ids of the allocations printed
+    /// Run in the background: return when the tasks have been started, print the ids of the allocations, and keep the logs
     #[arg(long)]
     detach: bool,
     /// This process is the supervisor of a run in the background
@@ -225,8 +225,8 @@ struct RunArgs {
     volume: Vec<volumes::Given>,
     #[command(flatten)]
     csi: volumes::CsiArgs,
-    /// Read what a Nomad agent's configuration says of the machine: a file, or the .hcl and .json files of a directory; may be
-    /// repeated
+    /// Read client settings (volumes, networks, meta, plugins) from a Nomad agent's configuration: a file, or the .hcl and .json
+    /// files of a directory; may be repeated
     #[arg(long, value_name = "FILE|DIR")]
     config: Vec<PathBuf>,
     /// Use the Nomad driver plugins in this directory beside the built-in drivers; nobody else may be able to write to it
@@ -235,8 +235,7 @@ struct RunArgs {
     /// Find the CNI networks of mode cni/NAME here instead of in /opt/cni/config
     #[arg(long, value_name = "DIR")]
     cni_config_dir: Option<PathBuf>,
-    /// Find CNI plugins in these directories, with colons between them, instead of in /opt/cni/bin, /usr/lib/cni and
-    /// /usr/libexec/cni
+    /// Find CNI plugins in these directories, separated by colons, instead of in /opt/cni/bin, /usr/lib/cni and /usr/libexec/cni
     #[arg(long, value_name = "DIRS", value_parser = networks::dirs)]
     cni_path: Option<networks::Dirs>,
     /// Give the bridge of network mode bridge this subnet instead of 10.126.64.0/20
@@ -277,7 +276,7 @@ struct ValidateArgs {
     volume: Vec<volumes::Given>,
     #[command(flatten)]
     csi: volumes::CsiArgs,
-    /// Read what a Nomad agent's configuration says of the machine, as run does; may be repeated
+    /// Read client settings from a Nomad agent's configuration, as run does; may be repeated
     #[arg(long, value_name = "FILE|DIR")]
     config: Vec<PathBuf>,
     /// Use the Nomad driver plugins in this directory beside the built-in drivers; nobody else may be able to write to it
@@ -289,7 +288,7 @@ struct ValidateArgs {
     /// Print the job as the JSON of Nomad's HTTP API, as `nomad job run -output` does; whether it can run is not asked
     #[arg(long, conflicts_with_all = ["json", "strict"])]
     output_json: bool,
-    /// Take warnings, and what cannot be run here, for mistakes
+    /// Treat warnings, and anything that cannot run on this machine, as errors
     #[arg(long)]
     strict: bool,
 }
@@ -299,8 +298,8 @@ struct ValidateArgs {
 struct AgentArgs {
     #[command(subcommand)]
     command: Option<AgentCommand>,
-    /// Read what a Nomad agent's configuration says of the machine: a file, or the .hcl and .json files of a directory; may be
-    /// repeated
+    /// Read client settings (volumes, networks, meta, plugins) from a Nomad agent's configuration: a file, or the .hcl and .json
+    /// files of a directory; may be repeated
     #[arg(long, value_name = "FILE|DIR")]
     config: Vec<PathBuf>,
     /// Keep state and allocations here [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
@@ -319,10 +318,10 @@ struct AgentArgs {
     /// Put the cgroups of tasks below this one: relative to each tree [default: nomad.slice, on cgroup v1 nomad]
     #[arg(long, value_name = "PATH")]
     cgroup_parent: Option<PathBuf>,
-    /// Go on with the allocations in the data directory that the state does not know: for when the state was lost
+    /// Recover allocations in the data directory that are missing from the state, after the state was lost
     #[arg(long)]
     adopt_records: bool,
-    /// Only look whether an agent could start with this configuration and what is in the data directory
+    /// Check the configuration and the data directory, and exit
     #[arg(long)]
     check: bool,
     /// With --check: look at this copy of the state
@@ -331,20 +330,20 @@ struct AgentArgs {
     /// The descriptors of the sockets on which the program before this one listened
     #[arg(long, value_name = "NUMBERS", hide = true)]
     inherit: Option<String>,
-    /// Say in the log what is at least so important [default: `log_level` of the configuration, else info]
+    /// Minimum level of log messages [default: `log_level` of the configuration, else info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<log::Least>,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum AgentCommand {
-    /// Go on as the program that is now in the file that the running agent was started from; it is tried first
+    /// Upgrade the running agent to the executable that is now at its path, after checking it
     Upgrade(SocketArgs),
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum TokenCommand {
-    /// Make a token and print its secret, which is told only once
+    /// Create a token and print its secret, which cannot be shown again
     Create {
         /// What its owner may do: read; submit, which runs isolated tasks; manage, which is equal to root
         #[arg(long, value_name = "ROLE", value_parser = |text: &str| Role::parse(text).ok_or("it is read, submit or manage"))]
@@ -352,7 +351,7 @@ enum TokenCommand {
         /// What it is for
         #[arg(long, value_name = "NAME", default_value = "")]
         name: String,
-        /// End its validity after this time (90s, 8h) [default: never]
+        /// Expire the token after this time (90s, 8h) [default: never]
         #[arg(long, value_name = "DURATION")]
         ttl: Option<String>,
         #[command(flatten)]
@@ -374,7 +373,7 @@ enum TokenCommand {
 
 #[derive(Debug, clap::Subcommand)]
 enum JobCommand {
-    /// Give the agent a job file, and wait until it is deployed; the status is 2 if a group cannot be placed
+    /// Submit a job to the agent and wait for its deployment; exits with 2 if a group cannot be placed
     Run(JobRunArgs),
     /// List the agent's jobs, or show all that is known of one
     Status(JobStatusArgs),
@@ -386,15 +385,15 @@ enum JobCommand {
     Dispatch(JobDispatchArgs),
     /// Change how many allocations a group has
     Scale(JobScaleArgs),
-    /// Bring an earlier version of a job back
+    /// Revert a job to an earlier version
     Revert(JobRevertArgs),
-    /// Let the canaries of a job's latest deployment take over
+    /// Promote the canaries of a job's latest deployment
     Promote(JobPromoteArgs),
     /// List the versions of a job
     History(JobHistoryArgs),
     /// Print a job in JSON, as the API has it
     Inspect(JobInspectArgs),
-    /// Decide about a job anew
+    /// Force an evaluation of a job
     Eval(JobEvalArgs),
     /// Periodic jobs
     #[command(subcommand)]
@@ -541,7 +540,7 @@ struct JobStopArgs {
     /// Ids of jobs, or the beginnings of them
     #[arg(required = true, value_name = "JOB")]
     jobs: Vec<String>,
-    /// Forget the job, too
+    /// Purge the job from the state as well
     #[arg(long)]
     purge: bool,
     /// Do not wait; print the ids of the evaluations
@@ -603,7 +602,7 @@ struct PsArgs {
     /// Print a JSON array
     #[arg(long)]
     json: bool,
-    /// Only what is kept in this data directory [default: all runs of this user]
+    /// Only runs with this data directory [default: all runs of this user]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
@@ -615,7 +614,7 @@ struct StatusArgs {
     /// Print a JSON array
     #[arg(long)]
     json: bool,
-    /// Only what is kept in this data directory [default: all runs of this user]
+    /// Only runs with this data directory [default: all runs of this user]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
@@ -631,7 +630,7 @@ struct StopArgs {
     /// Do not wait until nothing is left
     #[arg(long)]
     detach: bool,
-    /// Only what is kept in this data directory [default: all runs of this user]
+    /// Only runs with this data directory [default: all runs of this user]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
@@ -643,7 +642,7 @@ struct RestartArgs {
     /// Only this task [default: all that run]
     #[arg(long, value_name = "TASK")]
     task: Option<String>,
-    /// Only what is kept in this data directory [default: all runs of this user]
+    /// Only runs with this data directory [default: all runs of this user]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
@@ -658,7 +657,7 @@ struct SignalArgs {
     /// Only this task [default: all that run]
     #[arg(long, value_name = "TASK")]
     task: Option<String>,
-    /// Only what is kept in this data directory [default: all runs of this user]
+    /// Only runs with this data directory [default: all runs of this user]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
@@ -682,14 +681,14 @@ struct UpdateArgs {
     /// The most processes and threads; 0 for no limit
     #[arg(long, value_name = "COUNT")]
     pids_limit: Option<u64>,
-    /// Only what is kept in this data directory [default: all runs of this user]
+    /// Only runs with this data directory [default: all runs of this user]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
 struct ExecArgs {
-    /// Hand standard input on to the command
+    /// Pass standard input to the command
     #[arg(short = 'i', long)]
     stdin: bool,
     /// Give the command a terminal
@@ -698,7 +697,7 @@ struct ExecArgs {
     /// The task [default: the only one]
     #[arg(long, value_name = "TASK")]
     task: Option<String>,
-    /// Only what is kept in this data directory [default: all runs of this user]
+    /// Only runs with this data directory [default: all runs of this user]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// Job, task, or allocation id or the beginning of one
@@ -718,7 +717,7 @@ struct StatsArgs {
     /// Print a JSON array
     #[arg(long)]
     json: bool,
-    /// Only what is kept in this data directory [default: all runs of this user]
+    /// Only runs with this data directory [default: all runs of this user]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
@@ -736,7 +735,7 @@ struct TopArgs {
     /// Print one JSON object and end
     #[arg(long)]
     json: bool,
-    /// Only what is kept in this data directory [default: all runs of this user]
+    /// Only runs with this data directory [default: all runs of this user]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
@@ -762,7 +761,7 @@ struct LogsArgs {
     /// The task, as a flag
     #[arg(long = "task", value_name = "TASK", conflicts_with = "task")]
     task_flag: Option<String>,
-    /// Print what comes, too, until the allocation ends; both streams if none is named
+    /// Follow the output until the allocation ends; both streams if none is named
     #[arg(short = 'f', long)]
     follow: bool,
     /// Print stdout
@@ -771,7 +770,7 @@ struct LogsArgs {
     /// Print stderr
     #[arg(long)]
     stderr: bool,
-    /// Begin near the end: 10 lines before it, or as many as --tail=LINES, -n or -c say
+    /// Show the end of the output: the last 10 lines, or as given by --tail=LINES, -n or -c
     #[arg(long, value_name = "LINES", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tail: Option<args::Tail>,
     /// Begin this many lines before the end
@@ -801,7 +800,7 @@ struct GcArgs {
     /// Only say what would be removed
     #[arg(long)]
     dry_run: bool,
-    /// End what was left to be taken up again, too: background runs whose supervisors were killed, and what the agent has
+    /// Also end background runs whose supervisor was killed, and the allocations of the agent
     #[arg(long)]
     abandoned: bool,
     /// Remove logs that were kept (run --keep-logs) and that nobody wrote to for this time (168h)
@@ -835,9 +834,9 @@ struct DoctorArgs {
 enum NodeCommand {
     /// Print what an agent on this machine publishes of it: attributes, drivers, resources
     Status(NodeStatusArgs),
-    /// Stop everything that the running agent has, or end that
+    /// Drain the node, or stop draining it
     Drain(nodes::DrainArgs),
-    /// Say whether the running agent starts anything
+    /// Set the scheduling eligibility of the node
     Eligibility(nodes::EligibilityArgs),
 }
 
@@ -856,7 +855,7 @@ struct NodeStatusArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum NetworkCommand {
-    /// Print which networks allocations of this machine have, and whose they are
+    /// List the networks of allocations and their owners
     Status(NetworkStatusArgs),
 }
 

@@ -8,7 +8,7 @@ use crate::spec::json::json;
 pub(super) enum NamespaceCommand {
     /// List namespaces
     List(ListArgs),
-    /// Make a namespace, or change it
+    /// Create or update a namespace
     Apply(ApplyArgs),
     /// Remove a namespace without jobs
     Delete(DeleteArgs),

@@ -11,19 +11,19 @@ use crate::spec::json::json;
 #[derive(Debug, clap::Args)]
 #[group(id = "what", required = true, multiple = false, args = ["enable", "disable"])]
 pub(super) struct DrainArgs {
-    /// Stop all jobs, and start nothing more
+    /// Stop all jobs and make the node ineligible
     #[arg(long)]
     enable: bool,
-    /// End the drain: the node is eligible again, and jobs are started
+    /// Stop draining: the node is eligible again, and jobs are started
     #[arg(long)]
     disable: bool,
-    /// How long tasks have; then they are killed
+    /// Kill tasks that have not stopped after this time
     #[arg(long, value_name = "DURATION", value_parser = args::duration, default_value = "1h")]
     deadline: Duration,
-    /// Leave system jobs alone
+    /// Do not stop system jobs
     #[arg(long)]
     ignore_system: bool,
-    /// Do not wait until everything is stopped
+    /// Do not wait until all allocations have stopped
     #[arg(long)]
     detach: bool,
     #[command(flatten)]
@@ -33,10 +33,10 @@ pub(super) struct DrainArgs {
 #[derive(Debug, clap::Args)]
 #[group(id = "which", required = true, multiple = false, args = ["enable", "disable"])]
 pub(super) struct EligibilityArgs {
-    /// Start what is registered
+    /// Make the node eligible
     #[arg(long)]
     enable: bool,
-    /// Start nothing more; what runs goes on
+    /// Make the node ineligible; running allocations are not affected
     #[arg(long)]
     disable: bool,
     #[command(flatten)]
@@ -45,16 +45,16 @@ pub(super) struct EligibilityArgs {
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum SystemCommand {
-    /// Forget jobs, allocations, evaluations and deployments that have ended, and remove what they left on the disk
+    /// Garbage collect jobs, allocations, evaluations and deployments that have ended
     Gc(SystemArgs),
-    /// Reconcile what is derived
+    /// Reconcile derived state
     #[command(subcommand)]
     Reconcile(ReconcileCommand),
 }
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum ReconcileCommand {
-    /// Count anew what the allocations of jobs do
+    /// Reconcile the summaries of all jobs
     Summaries(SystemArgs),
 }
 

@@ -39,7 +39,7 @@ pub(super) async fn revive(data_dir: Option<&Path>, given: bool) {
         }
     };
     if tokio::time::timeout(PATIENCE, all).await.is_err() {
-        complain(&format!("after {PATIENCE:?} a run whose supervisor was killed is not taken up yet"));
+        complain(&format!("a run whose supervisor was killed has not been recovered after {PATIENCE:?}"));
         // The threads that wait for the supervisors' lines may be abandoned.
         starting.detach_all();
     }

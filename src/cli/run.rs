@@ -321,13 +321,12 @@ fn job(args: &RunArgs, operator: &Operator, dispatch: &Dispatch, texts: &mut Tex
     if !parsed.refusals.is_empty() {
         bail!("{}", texts.show_all(&parsed.refusals));
     }
-    let warnings: Vec<&String> = operator.config.warnings.iter().chain(&parsed.warnings).collect();
+    let warnings = &parsed.warnings;
     if args.strict && !warnings.is_empty() {
-        let told = warnings.into_iter().map(String::as_str).collect::<Vec<_>>().join("\n");
-        bail!("{told}\nthe job is not started: --strict takes these warnings for mistakes");
+        bail!("{}\nthe job is not started: --strict treats warnings as errors", warnings.join("\n"));
     }
     if !args.quiet {
-        for warning in &warnings {
+        for warning in warnings {
             complain(&format!("warning: {warning}"));
         }
     }
@@ -654,7 +653,7 @@ impl Run {
             tokio::task::yield_now().await;
             let control = alloc.control();
             if let Err((error, _)) = hearing(&control, stop, alloc.set_up()).await {
-                complain(&format!("allocation {} cannot be taken up: {}", alloc.id(), chain(&error)));
+                complain(&format!("allocation {} cannot be recovered: {}", alloc.id(), chain(&error)));
                 served.remove(alloc.id());
                 is_all = false;
                 continue;

@@ -479,7 +479,7 @@ pub(super) fn socket(found: &Found) -> anyhow::Result<&Path> {
     match keeper {
         Keeper::Run { socket, .. } | Keeper::Agent { socket } => Ok(socket),
         Keeper::Lost { .. } => bail!(
-            "the run of allocation {id} was killed, so that nobody takes orders for it; `agentbin stop {id}` removes what is left"
+            "the process that ran allocation {id} was killed and cannot be reached; `agentbin stop {id}` cleans up"
         ),
         Keeper::Nobody => bail!("allocation {id} has ended"),
     }

@@ -63,7 +63,7 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
         complain(&format!("warning: {warning}"));
     }
     if !valid && errors.is_empty() {
-        complain("not valid: --strict takes these warnings for mistakes");
+        complain("not valid: --strict treats warnings as errors");
     }
     let file = args.file.display().to_string();
     let file = escaped(&file);

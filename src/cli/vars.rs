@@ -19,7 +19,7 @@ pub(super) enum VarCommand {
     List(ListArgs),
     /// Print a variable
     Get(GetArgs),
-    /// Write a variable, in the place of all that it had
+    /// Create or replace a variable
     Put(PutArgs),
     /// Remove a variable
     Purge(PurgeArgs),
@@ -27,7 +27,7 @@ pub(super) enum VarCommand {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ListArgs {
-    /// Only paths that begin so
+    /// Only paths with this prefix
     prefix: Option<String>,
     /// Print JSON, as the API has it
     #[arg(long)]
@@ -51,7 +51,7 @@ pub(super) struct GetArgs {
 pub(super) struct PutArgs {
     /// The variable's path
     path: String,
-    /// The items; the value - is read from standard input, which keeps it out of the list of processes
+    /// The items; a value of - is read from standard input, so that it does not appear in process listings
     #[arg(required = true, value_name = "KEY=VALUE")]
     items: Vec<String>,
     #[command(flatten)]

@@ -101,7 +101,7 @@ fn kernel(by: By, subnet: Subnet) -> Finding {
 /// Whether the kernel can be told to forget connections.
 fn remembers() -> Finding {
     let value = conntrack::lack().map_or_else(|| "yes".to_owned(), |error| error.to_string());
-    let cost = "clients that go on sending datagrams to a mapped port are led to an allocation that is gone";
+    let cost = "clients that keep sending datagrams to a mapped port reach a removed allocation";
     let problem = (value != "yes").then(|| (cost, "the module nf_conntrack_netlink (CONFIG_NF_CT_NETLINK)".to_owned()));
     Finding { what: "conntrack entries can be deleted", value, problem }
 }
@@ -150,7 +150,7 @@ fn forwarded(what: &'static str, family: &str, chains: &[Value], iptables: Optio
         return Finding {
             what,
             value,
-            problem: Some(("allocations on the bridge may reach nobody, and nobody them", fix)),
+            problem: Some(("allocations on the bridge may have no connectivity", fix)),
         };
     }
     let value = match iptables {

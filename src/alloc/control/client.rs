@@ -42,7 +42,7 @@ pub enum ClientError {
         source: io::Error,
     },
     /// The process that listens there belongs to another user.
-    #[error("{} belongs to user {user}, who is not believed", path.display())]
+    #[error("{} belongs to user {user}, who is not trusted", path.display())]
     Stranger {
         /// The socket.
         path: PathBuf,
