@@ -174,7 +174,7 @@ async fn nomad_s_command_line_inspects_a_snapshot_of_ours() {
     const NAME: &str = "nomad_s_command_line_inspects_a_snapshot_of_ours";
     let nomad = std::env::var("NOMAD").unwrap_or_default();
     let Some(nomad) = nomad.split(':').next().filter(|nomad| Path::new(nomad).is_file()) else {
-        println!("SKIP: {NAME}: NOMAD names no command");
+        println!("SKIP: {NAME}: it is run by scripts/test nomad, which sets NOMAD");
         return;
     };
     let dir = tempfile::tempdir().unwrap();
