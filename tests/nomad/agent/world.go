@@ -1,6 +1,6 @@
-// Package agent runs a real Nomad agent, server and client in one, in a world of its own: PID, mount and network
-// namespaces that end with the program, so that nothing of a run is left on the machine. It never knows which tests
-// or measurements are made.
+// Package agent runs a real Nomad agent, server and client in one, in a world of its own: PID, mount, network and, on
+// cgroup v1, cgroup namespaces that end with the program, so that nothing of a run is left on the machine and several
+// can run side by side. It never knows which tests or measurements are made.
 package agent
 
 import (
@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -22,6 +23,10 @@ const stage = "AGENTBIN_NOMAD_STAGE"
 func Enter() {
 	switch os.Getenv(stage) {
 	case "inside":
+		if err := ownHierarchies(); err != nil {
+			fmt.Fprintln(os.Stderr, "nomad tests: cgroups:", err)
+			os.Exit(1)
+		}
 		return
 	case "init":
 		os.Exit(reap())
@@ -30,7 +35,14 @@ func Enter() {
 		return
 	}
 	before := nomadCgroups()
+	part := fmt.Sprintf("agentbin-tests-%d", os.Getpid())
+	parts, err := makeParts(part)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "nomad tests: cgroups:", err)
+		os.Exit(1)
+	}
 	command := again("init")
+	command.Env = append(command.Env, partName+"="+part)
 	command.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:   syscall.CLONE_NEWPID | syscall.CLONE_NEWNET,
 		Unshareflags: syscall.CLONE_NEWNS,
@@ -38,7 +50,10 @@ func Enter() {
 	}
 	// The terminal's signals reach the tests themselves; this process only hands their end on.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM)
-	err := command.Run()
+	err = command.Run()
+	for _, path := range parts {
+		removeTree(path)
+	}
 	removeCgroups(before)
 	if err != nil && command.ProcessState == nil {
 		fmt.Fprintln(os.Stderr, "nomad tests: namespaces:", err)
@@ -84,6 +99,14 @@ func reap() int {
 		}
 	}
 	command := again("inside")
+	part := os.Getenv(partName)
+	for _, one := range hierarchies() {
+		if err := os.WriteFile(filepath.Join(one.dir, part, "cgroup.procs"), []byte("0"), 0); err != nil {
+			fmt.Fprintln(os.Stderr, "nomad tests:", err)
+			return 1
+		}
+		command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWCGROUP}
+	}
 	if err := command.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, "nomad tests:", err)
 		return 1
@@ -95,6 +118,80 @@ func reap() int {
 			return status(s)
 		}
 	}
+}
+
+// partName is the variable with the name of this run's cgroup in each hierarchy.
+const partName = "AGENTBIN_NOMAD_CGROUP"
+
+// hierarchy is a mounted tree of cgroups.
+type hierarchy struct {
+	dir, kind, options string
+}
+
+// hierarchies are those of cgroup v1, and that of v2 beside them; none where there is only v2, in which a cgroup with processes
+// cannot be the root of others that have limits.
+func hierarchies() []hierarchy {
+	text, _ := os.ReadFile("/proc/self/mountinfo")
+	var found []hierarchy
+	isV1 := false
+	for line := range strings.Lines(string(text)) {
+		place, rest, _ := strings.Cut(line, " - ")
+		mount, system := strings.Fields(place), strings.Fields(rest)
+		if len(mount) < 5 || len(system) < 3 || !strings.HasPrefix(system[0], "cgroup") {
+			continue
+		}
+		one := hierarchy{dir: mount[4], kind: system[0]}
+		if one.kind == "cgroup" {
+			isV1 = true
+			// What names the tree, without what says how it is mounted.
+			options := slices.DeleteFunc(strings.Split(system[2], ","), func(option string) bool {
+				return slices.Contains([]string{"rw", "ro", "xattr", "clone_children"}, option) || strings.HasPrefix(option, "release_agent=")
+			})
+			if strings.HasPrefix(options[0], "name=") {
+				options = append([]string{"none"}, options...)
+			}
+			one.options = strings.Join(options, ",")
+		}
+		found = append(found, one)
+	}
+	if !isV1 {
+		return nil
+	}
+	return found
+}
+
+// makeParts makes this run's cgroup in each hierarchy, with all processors and memory.
+func makeParts(name string) ([]string, error) {
+	var made []string
+	for _, one := range hierarchies() {
+		path := filepath.Join(one.dir, name)
+		if err := os.Mkdir(path, 0o755); err != nil {
+			return made, err
+		}
+		made = append(made, path)
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+			if text, err := os.ReadFile(filepath.Join(one.dir, file)); err == nil {
+				if err := os.WriteFile(filepath.Join(path, file), text, 0); err != nil {
+					return made, err
+				}
+			}
+		}
+	}
+	return made, nil
+}
+
+// ownHierarchies mounts the hierarchies once more, so that their roots are those of this process's cgroup namespace: two agents
+// of one machine would write the same files of the cgroup `nomad`.
+func ownHierarchies() error {
+	for _, one := range hierarchies() {
+		if err := syscall.Unmount(one.dir, 0); err != nil {
+			return fmt.Errorf("%s: %w", one.dir, err)
+		}
+		if err := syscall.Mount(one.kind, one.dir, one.kind, 0, one.options); err != nil {
+			return fmt.Errorf("%s: %w", one.dir, err)
+		}
+	}
+	return nil
 }
 
 // nomadCgroups are the parents that an agent may make, as they are now.
