@@ -406,6 +406,23 @@ func status(job, wanted string, count int) func(*side) bool {
 	}
 }
 
+// healthy waits until so many allocations of a job's latest deployment are counted as healthy.
+func healthy(job string, count int) func(*side) bool {
+	return func(s *side) bool {
+		var deployment struct {
+			TaskGroups map[string]struct{ HealthyAllocs int }
+		}
+		if s.get("/v1/job/"+job+"/deployment", &deployment) != nil {
+			return false
+		}
+		n := 0
+		for _, group := range deployment.TaskGroups {
+			n += group.HealthyAllocs
+		}
+		return n == count
+	}
+}
+
 // dead waits until all jobs whose ids begin so have ended; there is one.
 func dead(prefix string) func(*side) bool {
 	return func(s *side) bool {
@@ -554,7 +571,7 @@ var rows = []row{
 	{command: "deployment unblock {deployment:hello}", status: 1, but: "there are no regions that could block it"},
 	{command: "job run canary.hcl"},
 	{command: "job run -detach canary2.hcl", wait: status("canary", "running", 1)},
-	{command: "job status canary", wait: status("canary", "running", 2)},
+	{command: "job status canary", wait: healthy("canary", 1)},
 	{command: "deployment status {deployment:canary}"},
 	{command: "deployment pause {deployment:canary}"},
 	{command: "deployment resume -detach {deployment:canary}"},
