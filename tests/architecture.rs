@@ -99,6 +99,7 @@ const BY_NAME: &[(&str, &str)] = &[
     ("net/builtin.rs", "our own directory of leases, and settings of the kernel"),
     ("net/forward.rs", "settings of the kernel"),
     ("net/cni.rs", "the operator's CNI configurations and plugins, which are checked"),
+    ("net/lease.rs", "our own directory of leases"),
     ("net/namespace.rs", "our own directory of namespaces"),
     ("net/resolver.rs", "the host's resolver configuration"),
     ("plugin/connection.rs", "sockets of our own"),
