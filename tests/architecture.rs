@@ -74,7 +74,7 @@ const BY_NAME: &[(&str, &str)] = &[
     ("cli/probe.rs", "a folder of our own, before a task runs in it and after"),
     ("cli/token.rs", "our own folder, where only we write"),
     ("cli/upgrade.rs", "the file that the operator started, and our own folder, where only we write"),
-    ("cli/volumes.rs", "the socket of a plugin, which the operator names"),
+    ("cli/given_volumes.rs", "the socket of a plugin, which the operator names"),
     ("container/host_users.rs", "the host's user database"),
     ("container/probe.rs", "what a task sees, tried by the task"),
     (

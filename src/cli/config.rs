@@ -7,9 +7,9 @@ use anyhow::{Context as _, bail};
 use clap::ValueEnum as _;
 use tokio_rustls::TlsAcceptor;
 
+use super::level::Level;
 use super::log::Least;
-use super::policy::Level;
-use super::{networks, volumes};
+use super::{given_networks, given_volumes, networks, volumes};
 use crate::agent::model::Role;
 use crate::alloc::{HostNetworks, HostVolumes};
 use crate::driver::hclspec::Body;
@@ -47,12 +47,12 @@ const PLUGIN: [&str; 2] = ["args", "config"];
 /// The operator's configuration of this machine, from files and the command line.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Config {
-    pub(super) volumes: Vec<volumes::Given>,
+    pub(super) volumes: Vec<given_volumes::Given>,
     /// The directory in which plugins put dynamic host volumes.
     pub(super) volumes_dir: Option<PathBuf>,
     /// The directory of these plugins.
     pub(super) volume_plugin_dir: Option<PathBuf>,
-    pub(super) networks: Vec<networks::Given>,
+    pub(super) networks: Vec<given_networks::Given>,
     subnet: Option<Subnet>,
     subnet_ipv6: Option<Subnet>,
     pub(super) meta: BTreeMap<String, String>,
@@ -136,7 +136,7 @@ pub(super) struct Plugin {
 pub(super) struct Operator {
     pub(super) config: Config,
     /// The volumes as they were given.
-    pub(super) given: Vec<volumes::Given>,
+    pub(super) given: Vec<given_volumes::Given>,
     pub(super) volumes: HostVolumes,
     pub(super) networks: HostNetworks,
 }
@@ -148,8 +148,8 @@ impl Operator {
     /// As [`read`]; a directory or network that does not exist.
     pub(super) fn find(
         files: &[PathBuf],
-        given: &[volumes::Given],
-        host_networks: &[networks::Given],
+        given: &[given_volumes::Given],
+        host_networks: &[given_networks::Given],
     ) -> anyhow::Result<Operator> {
         let config = read(files)?;
         let given = [&config.volumes, given].concat();
@@ -436,7 +436,7 @@ impl Reader<'_> {
         match path {
             Some(path) if Path::new(&path).is_absolute() => {
                 let origin = format!("{}: host_volume {:?}", label.pos, label.name);
-                let given = volumes::Given { name: label.name.clone(), path: path.into(), read_only, origin };
+                let given = given_volumes::Given { name: label.name.clone(), path: path.into(), read_only, origin };
                 self.config.volumes.push(given);
             }
             Some(path) => {
@@ -458,7 +458,7 @@ impl Reader<'_> {
                 _ => interface = text.filter(|text| !text.is_empty()),
             }
         }
-        match networks::Given::configured(&label.name, interface, cidr) {
+        match given_networks::Given::configured(&label.name, interface, cidr) {
             Ok(given) => self.config.networks.push(given),
             Err(why) => self.wrong(&label.pos, format!("host_network \"{}\": {why}", label.name)),
         }
