@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Leaves out the index of the tables for unwinding, 8 bytes for each function. In a static file the C library's start-up code
 /// registers the tables with the unwinder (`crtbeginT.o`, `frame_dummy`), which asks for an index only if it has found nothing
-/// in what is registered. `tests/architecture.rs` sees that it is so.
+/// in what is registered. `tests/architecture` sees that it is so.
 fn drop_index() {
     if std::env::var("TARGET").is_ok_and(|target| target == "x86_64-unknown-linux-gnu") {
         println!("cargo:rustc-link-arg-bins=-Wl,--no-eh-frame-hdr");

@@ -47,7 +47,7 @@ const SEVERAL: &[(&str, usize, &str)] = &[
     ("sha1", 2, "the WebSockets of axum (tungstenite) are at 0.10"),
     ("strum", 2, "croner is at 0.27, ratatui at 0.28"),
     ("strum_macros", 2, "by strum 0.27; build time only"),
-    ("syn", 2, "derive macros are moving to 3; build time only"),
+    ("syn", 2, "derive macros are moving to 3; build time and tests only"),
     ("synstructure", 2, "by syn 2; build time only"),
     ("thiserror", 2, "cgroups-rs is at 1"),
     ("thiserror-impl", 2, "by thiserror 1"),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use super::dir::AllocDir;
+use super::dir::{AllocDir, Owner};
 use crate::container::{Ids, host_user};
 use crate::spec::ArtifactMode;
 use crate::sys::mutant;
@@ -20,13 +20,6 @@ use crate::sys::path::Root;
 
 /// Bytes copied between two checks of the cancel flag.
 const CHUNK_BYTES: u64 = 1024 * 1024;
-
-/// The uid and gid of a user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-}
 
 /// What is copied from where to where; all values are interpolated.
 #[derive(Debug)]

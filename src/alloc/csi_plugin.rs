@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 
 use super::error::SetupError;
 use super::hook::Hook;
-use super::prestart::Setup;
+use super::setup::Setup;
 use super::shared::Shared;
 use super::volumes::HostVolume;
 use crate::csi::{Client, CsiError, Instance, Plugins};

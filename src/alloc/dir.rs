@@ -21,7 +21,6 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::artifact::Owner;
 use super::error::{CleanupError, SetupError};
 use crate::container::Subordinate;
 use crate::spec::AllocId;
@@ -31,6 +30,13 @@ use crate::sys::mutant;
 use crate::sys::path::Root;
 
 const TMPFS_OPTIONS: [&CStr; 2] = [c"size=1m,mode=0777,noswap", c"size=1m,mode=0777"];
+
+/// The uid and gid of a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
 
 /// Where an allocation keeps its files.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use super::artifact::{Copy, Owner};
+use super::artifact::Copy;
+use super::dir::Owner;
 use super::dir::{AllocDir, remove_tree};
 use crate::artifact::{FetchError, Limits, Order, Staging, Surroundings, Target};
 use crate::spec::collections::BTreeMap;

@@ -3,11 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::network::NetworkError;
 use super::ports::PortError;
 use super::record::RecordError;
 use crate::csi::CsiError;
-use crate::spec::{LONGEST_MESSAGE, Pos, shortened};
+use crate::driver::DriverError;
+use crate::net;
+use crate::spec::Pos;
 use crate::template::TemplateError;
 
 /// Why an allocation or a task could not be set up.
@@ -151,47 +152,38 @@ pub struct CleanupError {
     pub source: io::Error,
 }
 
-/// An error with its causes on one line, each cause once, and the whole line limited in length.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    chain_within(error, LONGEST_MESSAGE)
-}
-
-/// The same with at most about `most` bytes.
-#[must_use]
-pub fn chain_within(error: &dyn std::error::Error, most: usize) -> String {
-    let mut told = String::new();
-    for cause in std::iter::successors(Some(error), |e| e.source()).map(ToString::to_string) {
-        // Some messages of libraries end with their cause.
-        if told.is_empty() {
-            told = cause;
-        } else if !told.ends_with(&cause) {
-            told = format!("{told}: {cause}");
-        }
-        if told.len() > most {
-            break;
-        }
-    }
-    shortened(&told, most).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug, thiserror::Error)]
-    #[error("{0}")]
-    struct Failed(&'static str, #[source] Option<Box<Failed>>);
-
-    #[test]
-    fn a_cause_is_told_once_and_no_message_is_endless() {
-        let of = |texts: &[&'static str]| {
-            texts.iter().rev().fold(None, |inner, text| Some(Box::new(Failed(text, inner)))).unwrap()
-        };
-        assert_eq!(chain(&*of(&["cannot start", "no space"])), "cannot start: no space");
-        assert_eq!(chain(&*of(&["cannot start: no space", "no space"])), "cannot start: no space");
-        assert_eq!(chain(&*of(&["a: b: c", "b: c", "c"])), "a: b: c");
-        let long: &'static str = Box::leak("x".repeat(1 << 20).into_boxed_str());
-        assert!(chain(&*of(&["a", long, "b"])).len() < LONGEST_MESSAGE + 32);
-    }
+/// Why the tasks of a group have no network of their own.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// It cannot be made or connected.
+    #[error(transparent)]
+    Net(#[from] net::Error),
+    /// The driver that has to make it cannot.
+    #[error("driver {driver:?} cannot make it")]
+    Driver {
+        /// The driver.
+        driver: String,
+        /// Why not.
+        source: DriverError,
+    },
+    /// A driver cannot put its tasks into a shared network.
+    #[error("task {task:?} cannot have it: driver {driver:?} puts no task into a group's network")]
+    NotInGroup {
+        /// The task.
+        task: String,
+        /// Its driver.
+        driver: String,
+    },
+    /// Two drivers would each have to make the network.
+    #[error("tasks {0:?} and {1:?} cannot share it: each one's driver must make it; put them into two groups")]
+    TwoMakers(String, String),
+    /// Only some drivers can set a host name.
+    #[error("hostname {0:?} needs a task with driver \"docker\" in the group; remove it")]
+    NoHostname(String),
+    /// The host name is invalid.
+    #[error("hostname {0:?} is no name of a host: use letters, digits and dashes, with dots in between")]
+    BadHostname(String),
+    /// The thread that makes it has panicked.
+    #[error("making it broke down")]
+    Broken(#[source] tokio::task::JoinError),
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::csi::CsiVolumes;
+use super::csi_volumes::CsiVolumes;
 use super::node::Node;
 use super::owner::Owner;
 use super::place::Machine;

@@ -8,8 +8,9 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 
 use super::atomic::{remove_temporary, temporary};
+use super::chain::chain;
 use super::dir::AllocDir;
-use super::error::{CleanupError, chain};
+use super::error::CleanupError;
 use super::owner::{Owner, OwnerLock, RunFile};
 use super::process;
 use super::record::{Record, RecordError, remove_record};

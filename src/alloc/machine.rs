@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::csi::{self, CsiVolumes};
+use super::csi;
+use super::csi_volumes::CsiVolumes;
 use super::kept_sockets::KeptSockets;
+use super::machine_error::Doing as _;
+pub use super::machine_error::MachineError;
 use super::node::{Node, compute};
 use super::owner::Owner;
 use super::place::Machine;
@@ -38,31 +41,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Drivers by their names.
 pub type Drivers = BTreeMap<String, Arc<dyn Driver>>;
-
-/// Why something of this machine cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{doing}")]
-pub struct MachineError {
-    /// The action that failed, or the problem.
-    doing: String,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
-}
-
-/// Adds to an error what was being done.
-pub(super) trait Doing<T> {
-    fn doing(self, what: &str) -> Result<T, MachineError>;
-    fn doing_with(self, what: impl FnOnce() -> String) -> Result<T, MachineError>;
-}
-
-impl<T, E: Into<Box<dyn std::error::Error + Send + Sync>>> Doing<T> for Result<T, E> {
-    fn doing(self, what: &str) -> Result<T, MachineError> {
-        self.doing_with(|| what.to_owned())
-    }
-
-    fn doing_with(self, what: impl FnOnce() -> String) -> Result<T, MachineError> {
-        self.map_err(|source| MachineError { doing: what(), source: Some(source.into()) })
-    }
-}
 
 /// The canonical path of the data directory, which is created if it is missing.
 ///
@@ -169,11 +147,6 @@ pub fn services(data_dir: &Path) -> Services {
 /// The directory of the networks' records; see [`Networks::run_dir`].
 pub(super) fn network_dir(data_dir: &Path) -> PathBuf {
     lock_dir().unwrap_or_else(|| data_dir.join("run")).join("network")
-}
-
-/// The record of an allocation.
-pub(super) fn record_path(data_dir: &Path, id: &str) -> PathBuf {
-    data_dir.join("alloc").join(format!("{id}.json"))
 }
 
 /// The socket directory of an owner that returns: the same one each time. `None` for an owner that does not return; see

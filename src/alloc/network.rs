@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::Stop;
-use super::error::{CleanupError, SetupError, chain};
+use super::chain::chain;
+use super::error::{CleanupError, NetworkError, SetupError};
 use super::hook::Hook;
-use super::place::{Place, Restored};
+use super::place::{Isolated, Place, Restored};
 use super::shared::stop_at_least;
-use crate::driver::{self, Driver, DriverError, NetworkIsolation};
+use crate::driver::{self, Driver, NetworkIsolation};
 use crate::net::{self, Kind, Mapping, Network, Status, Wish};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{self, NetworkMode, interpolate};
@@ -25,53 +26,6 @@ const LAST_MOMENT: Duration = Duration::from_secs(10);
 /// Longest host name, and longest part of one.
 const LONGEST_HOSTNAME: usize = 253;
 const LONGEST_LABEL: usize = 63;
-
-/// Why the tasks of a group have no network of their own.
-#[derive(Debug, thiserror::Error)]
-pub enum NetworkError {
-    /// It cannot be made or connected.
-    #[error(transparent)]
-    Net(#[from] net::Error),
-    /// The driver that has to make it cannot.
-    #[error("driver {driver:?} cannot make it")]
-    Driver {
-        /// The driver.
-        driver: String,
-        /// Why not.
-        source: DriverError,
-    },
-    /// A driver cannot put its tasks into a shared network.
-    #[error("task {task:?} cannot have it: driver {driver:?} puts no task into a group's network")]
-    NotInGroup {
-        /// The task.
-        task: String,
-        /// Its driver.
-        driver: String,
-    },
-    /// Two drivers would each have to make the network.
-    #[error("tasks {0:?} and {1:?} cannot share it: each one's driver must make it; put them into two groups")]
-    TwoMakers(String, String),
-    /// Only some drivers can set a host name.
-    #[error("hostname {0:?} needs a task with driver \"docker\" in the group; remove it")]
-    NoHostname(String),
-    /// The host name is invalid.
-    #[error("hostname {0:?} is no name of a host: use letters, digits and dashes, with dots in between")]
-    BadHostname(String),
-    /// The thread that makes it has panicked.
-    #[error("making it broke down")]
-    Broken(#[source] tokio::task::JoinError),
-}
-
-/// The network of an allocation, while it exists.
-#[derive(Debug)]
-pub(super) struct Isolated {
-    /// Everything that may exist of it.
-    network: Network,
-    /// The network as the drivers of its tasks get it.
-    pub(super) isolation: NetworkIsolation,
-    /// The addresses and names that its tasks get to know.
-    pub(super) status: Status,
-}
 
 /// Makes the namespace and connects it, after the record is written and before the first task.
 pub(super) struct IsolationHook;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::atomic::write_atomically;
 use super::control::AllocView;
-use super::machine::{Doing as _, MachineError};
+use super::machine_error::{Doing as _, MachineError};
 use super::run::Alloc;
 use crate::driver::{self, Reader};
 use crate::logs::keep::{self, Kept};

@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::control::Control;
-use super::csi::{CsiVolume, CsiVolumes};
+use super::csi_volumes::{CsiVolume, CsiVolumes};
 use super::dir::AllocDir;
 use super::error::CleanupError;
-use super::network::Isolated;
 use super::node::Node;
 use super::nosuid::Hold;
 use super::owner::Owner;
@@ -19,10 +18,10 @@ use super::process::Orphans;
 use super::record::{Record, Records};
 use super::service_registry::Services;
 use super::values::ValuesFile;
-use super::volumes::HostVolumes;
+use super::volumes::{AllocVolumes, HostVolumes};
 use crate::cgroup::Cpusets;
-use crate::driver::{Dns, Driver};
-use crate::net::Networks;
+use crate::driver::{Dns, Driver, NetworkIsolation};
+use crate::net::{Network, Networks, Status};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{AllocId, Group, Job, Task};
 
@@ -75,6 +74,17 @@ impl fmt::Debug for Machine {
         let drivers: Vec<_> = self.drivers.keys().collect();
         f.debug_struct("Machine").field("data_dir", &self.data_dir).field("drivers", &drivers).finish_non_exhaustive()
     }
+}
+
+/// The network of an allocation, while it exists.
+#[derive(Debug)]
+pub(super) struct Isolated {
+    /// Everything that may exist of it.
+    pub(super) network: Network,
+    /// The network as the drivers of its tasks get it.
+    pub(super) isolation: NetworkIsolation,
+    /// The addresses and names that its tasks get to know.
+    pub(super) status: Status,
 }
 
 /// What an earlier process has left of an allocation.
@@ -162,6 +172,13 @@ impl Place {
             }
         }
         all
+    }
+}
+
+impl AllocVolumes {
+    pub(super) fn new(place: &Place) -> AllocVolumes {
+        let (volumes, index) = (place.group().volumes.clone(), place.index);
+        AllocVolumes { volumes, host: place.machine.volumes.clone(), csi: place.csi.clone(), index }
     }
 }
 

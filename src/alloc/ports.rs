@@ -223,7 +223,7 @@ impl PortPool {
                 }
             }
             // It is checked again when the port is allocated.
-            Err(error) => tracing::warn!(error = super::error::chain(&error), "cannot look who has which ports"),
+            Err(error) => tracing::warn!(error = super::chain::chain(&error), "cannot look who has which ports"),
         }
         let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         if is_free(any, port) {

@@ -6,24 +6,24 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use sha2::Digest as _;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::Stop;
-use super::artifact::{self, Owner};
+use super::artifact;
 use super::csi_plugin::CsiPluginHook;
 use super::download::{Download, Failure};
-use super::env::TaskEnv;
 use super::error::SetupError;
 use super::hook::{Hook, Stack};
-use super::shared::{Shared, leaving, stop_at_least};
+use super::setup::Setup;
+use super::shared::{leaving, stop_at_least};
 use super::state::Rendered;
 use super::template::{Basis, Files, Renderer, write_file};
 use super::text::hex;
 use super::values::ValuesFile;
 use crate::spec::IntoMap as _;
 use crate::spec::collections::BTreeMap;
-use crate::spec::{EventKind, Mount, Pos, Task, Template, shown_source};
+use crate::spec::{EventKind, Pos, Template, shown_source};
 
 /// How long services may take to return after the process that registered them was killed: to be registered again and to pass
 /// their checks.
@@ -40,32 +40,6 @@ pub(super) fn steps() -> Stack<Setup> {
         Box::new(TemplatesHook),
         Box::new(AdmitHook),
     ])
-}
-
-/// What the steps before a start work on.
-pub(super) struct Setup {
-    pub(super) shared: Arc<Shared>,
-    pub(super) task: Task,
-    pub(super) env: TaskEnv,
-    /// The user that has to pass through the allocation's directory to reach its files.
-    pub(super) enters: Option<Owner>,
-    /// Its driver can mount directories of the host.
-    pub(super) driver_mounts: bool,
-    /// Its mounts.
-    pub(super) mounts: Vec<Mount>,
-    pub(super) cancel: Arc<AtomicBool>,
-    /// The environment without the variables of templates.
-    pub(super) bare_env: TaskEnv,
-    /// The rendered templates.
-    pub(super) files: Arc<Files>,
-    /// The rendered templates, for the record.
-    pub(super) rendered: Rendered,
-    /// Until then services that templates read may be missing, because the processes that register them were killed and have to
-    /// register them again.
-    pub(super) services_return_by: Option<Instant>,
-    pub(super) stop: watch::Receiver<Stop>,
-    /// Becomes true when its owner exits.
-    pub(super) leave: watch::Receiver<bool>,
 }
 
 struct TaskDirHook;

@@ -122,6 +122,11 @@ pub struct Handle {
     pub socket: PathBuf,
 }
 
+/// The record of an allocation.
+pub(super) fn record_path(data_dir: &Path, id: &str) -> PathBuf {
+    data_dir.join("alloc").join(format!("{id}.json"))
+}
+
 /// Why a record cannot be written or used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::error::chain;
+use super::chain::chain;
 use super::hook::Stack;
 use super::lifecycle::TaskState;
-use super::prestart::Setup;
 use super::process;
+use super::setup::Setup;
 use super::state::{Phase, Started, State, Why};
 use super::task::{Attempt, SWEEP_PATIENCE, TaskError, TaskErrorKind, TaskRunner};
 use crate::driver::{DriverError, TaskConfig};

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::error::chain;
-use super::prestart::{Setup, only_render, render};
+use super::chain::chain;
+use super::prestart::{only_render, render};
+use super::setup::Setup;
 use super::shared::random;
 use super::task::TaskRunner;
 use crate::spec::{ChangeMode, EventKind, Template};

@@ -8,10 +8,12 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, watch};
 
 use super::assignment::Assignment;
+use super::chain::chain;
 use super::control::{Control, Names, Told};
-use super::csi::{CsiHook, CsiVolume};
+use super::csi::CsiHook;
+use super::csi_volumes::CsiVolume;
 use super::dir::{AllocDir, is_task_name};
-use super::error::{CleanupError, SetupError, chain};
+use super::error::{CleanupError, SetupError};
 use super::hook::{Hook, Stack};
 use super::lifecycle::Stage;
 use super::network::IsolationHook;

@@ -265,7 +265,7 @@ impl Offers {
         match changed {
             Ok(()) => offered.ids = kept,
             Err(error) => {
-                errors.push(format!("Services cannot be seen by others: {}", super::error::chain(&error)));
+                errors.push(format!("Services cannot be seen by others: {}", super::chain::chain(&error)));
             }
         }
         for number in begins {

@@ -5,9 +5,9 @@ use std::time::SystemTime;
 
 use tokio::sync::{mpsc, watch};
 
+use super::chain::chain;
 use super::control::Control;
 use super::dir::AllocDir;
-use super::error::chain;
 use super::place::RemoveCgroup;
 use super::ports::AllocPort;
 use super::process::Orphans;

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::error::{CleanupError, SetupError, chain};
+use super::chain::chain;
+use super::error::{CleanupError, SetupError};
 use super::hook::Hook;
 use super::machine;
 use super::nosuid;

@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::chain::chain;
 use super::csi;
-use super::error::chain;
 use super::gc::{self, Finding};
 use super::kept_sockets::KeptSockets;
-use super::machine::{self, CgroupPlace, Doing as _, MachineError};
+use super::machine::{self, CgroupPlace};
+use super::machine_error::{Doing as _, MachineError};
 use super::output::SINKS_TIMEOUT;
 use super::owner::{Owner, OwnerLock, RunFile, RunId};
 use super::process;
-use super::record::{RecordError, Records};
+use super::record::{RecordError, Records, record_path};
 use super::sockets::SocketDir;
 use crate::logs::ship::{self, Outlets, Report};
 use crate::net::{self, Noted};
@@ -77,7 +78,7 @@ pub fn ended_runs(data_dir: &Path) -> Result<Vec<RunId>, MachineError> {
             let Ok(file) = RunFile::read(data_dir, &id) else { continue };
             let allocs = file.map(|file| file.allocs).unwrap_or_default();
             // The record of an allocation that another process is removing exists until the removal is complete.
-            let has_allocs = allocs.iter().any(|id| machine::record_path(data_dir, id).exists());
+            let has_allocs = allocs.iter().any(|id| record_path(data_dir, id).exists());
             ended.extend((!has_allocs).then_some(id));
         }
         std::io::Result::Ok(ended)

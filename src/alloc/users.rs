@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::Stop;
-use super::artifact::{self, Owner};
+use super::artifact;
+use super::dir::Owner;
 use super::shared::stop_at_least;
 use crate::driver::{Driver, FsIsolation};
 use crate::spec::{DriverConfig, Neighbours};

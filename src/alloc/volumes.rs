@@ -17,7 +17,6 @@ use tokio::time::timeout;
 
 use super::env::TaskEnv;
 use super::error::SetupError;
-use super::place::Place;
 use crate::spec::collections::BTreeMap;
 use crate::spec::{Mount, Overlap, Propagation, Task, Volume, VolumeMount, no_destination, overlaps};
 use crate::sys::lock::lock;
@@ -201,19 +200,14 @@ impl HostVolumes {
 /// The volumes of one allocation.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AllocVolumes {
-    volumes: Vec<Volume>,
-    host: HostVolumes,
+    pub(super) volumes: Vec<Volume>,
+    pub(super) host: HostVolumes,
     /// Its CSI volumes, by the group's names.
-    csi: HostVolumes,
-    index: u32,
+    pub(super) csi: HostVolumes,
+    pub(super) index: u32,
 }
 
 impl AllocVolumes {
-    pub(super) fn new(place: &Place) -> AllocVolumes {
-        let (volumes, index) = (place.group().volumes.clone(), place.index);
-        AllocVolumes { volumes, host: place.machine.volumes.clone(), csi: place.csi.clone(), index }
-    }
-
     /// As [`AllocVolumes::mounts`], on a thread that is abandoned once the task is not wanted any more: a network file system whose
     /// server does not answer blocks every access for ever. Nothing has been made by then.
     pub(super) async fn find(

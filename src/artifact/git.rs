@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use rustix::fs::{Mode, OFlags};
 use url::Url;
 
-use super::inside::{Place, failed};
+use super::talk::{Place, failed};
 use super::{FetchError, Request};
 use crate::spec::{Getter, Order as _, percent_decoded};
 use crate::sys::process;

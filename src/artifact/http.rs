@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use url::Url;
 
-use super::inside::{Talk, failed};
+use super::talk::{Talk, failed};
 use super::{FetchError, Request};
 use crate::names;
 use crate::spec::collections::BTreeMap;

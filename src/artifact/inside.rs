@@ -6,7 +6,6 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{MountPropagationFlags, mount_change};
@@ -14,20 +13,16 @@ use url::Url;
 
 use super::http::{Client, bare, is_home};
 use super::outside::{self, fds};
+use super::talk::{Place, Talk, failed};
 use super::unpack::{self, Unpacked};
 use super::{Done, FetchError, Inside, Message, Request, Setting, digest, git, s3};
 use crate::container::{Confinement, confine};
-use crate::spec::json;
 use crate::spec::{ArtifactMode, Checksum, Digest, Getter, Role};
 use crate::sys::path::Root;
 use crate::sys::{mount, prctl, process};
 
-/// Longest request, in bytes: most of it are certificates.
-const LONGEST_REQUEST: u64 = 16 << 20;
 /// Memory limit of the process, in bytes: enough for the largest windows of xz and zstd, and for git.
 const MEMORY_BYTES: u64 = 1 << 30;
-/// Time between two progress messages.
-const EACH: Duration = Duration::from_millis(500);
 /// Longest file of checksums, in bytes.
 const LONGEST_LIST: u64 = 1 << 20;
 /// The download's name in the staging directory.
@@ -52,14 +47,6 @@ const READABLE: [&str; 11] = [
 ];
 /// Devices that every program may use.
 const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
-
-/// The directory in which a fetch works.
-pub(super) struct Place {
-    /// The staging directory.
-    pub(super) root: Root,
-    /// Its path as this process sees it.
-    pub(super) path: PathBuf,
-}
 
 /// Returns the exit status. Errors that occur before the socket can be used are written to stderr.
 pub(super) fn run(setting: &Setting) -> i32 {
@@ -143,53 +130,6 @@ fn see(setting: &Setting, mounted: &OwnedFd) -> io::Result<PathBuf> {
         rustix::fs::unlinkat(&root, "passwd", rustix::fs::AtFlags::empty())?;
     }
     Ok(path)
-}
-
-/// The connection with the requesting process.
-pub(super) struct Talk {
-    socket: UnixStream,
-    last: Option<Instant>,
-}
-
-impl Talk {
-    fn hear(&mut self) -> io::Result<Request> {
-        let mut length = [0; 8];
-        self.socket.read_exact(&mut length)?;
-        let length = u64::from_ne_bytes(length);
-        if length > LONGEST_REQUEST {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        let mut text = Vec::new();
-        (&mut self.socket).take(length).read_to_end(&mut text)?;
-        Ok(json::from_slice(&text)?)
-    }
-
-    fn say(&mut self, message: &Message) -> io::Result<()> {
-        let mut line = json::to_vec(message)?;
-        line.push(b'\n');
-        self.socket.write_all(&line)
-    }
-
-    /// Sends progress messages, at most once per `EACH`.
-    pub(super) fn progress(&mut self, bytes: u64, total: Option<u64>) {
-        if self.last.is_none_or(|last| last.elapsed() >= EACH) {
-            self.last = Some(Instant::now());
-            // The receiver may be gone: then this process is killed from outside.
-            let _ = self.say(&Message::Progress { bytes, total });
-        }
-    }
-}
-
-/// Maps an error of a step here.
-pub(super) fn failed(what: &str) -> impl FnOnce(io::Error) -> FetchError + '_ {
-    move |error| {
-        let hint = match error.raw_os_error() {
-            Some(libc::EFBIG) => "; that is more than a download may have",
-            Some(libc::ENOSPC | libc::EDQUOT) => "; free some space, or give another --data-dir",
-            _ => "",
-        };
-        FetchError::lasting(format!("{what}: {error}{hint}"))
-    }
 }
 
 async fn fetch(request: &Request, place: &Place, file: File, talk: &mut Talk) -> Result<Done, FetchError> {

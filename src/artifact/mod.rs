@@ -27,6 +27,7 @@ mod launch;
 mod outside;
 mod place;
 mod s3;
+mod talk;
 mod unpack;
 
 use std::path::PathBuf;

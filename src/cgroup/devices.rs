@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use super::error::{Error, Result};
+use super::member::{Member, TaskCgroup};
 use super::regime::Regime;
-use super::task::{Member, TaskCgroup};
 use crate::sys::bpf::{self, Instruction};
 
 /// The name by which our programs are recognized.

@@ -1,3 +1,5 @@
+//! Errors of cgroup operations.
+
 use std::io;
 use std::path::{Path, PathBuf};
 

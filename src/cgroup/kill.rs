@@ -10,8 +10,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::error::{Error, Result};
 use super::fs::{Backoff, Dir};
+use super::member::{Member, TaskCgroup};
 use super::regime::Regime;
-use super::task::{Member, TaskCgroup, value};
+use super::task::value;
 use crate::spec::collections::BTreeSet;
 
 /// How long a freeze may take before the kill continues without it: a process in an uninterruptible call delays it indefinitely.

@@ -4,8 +4,8 @@ use super::controllers::Controllers;
 use super::error::{Error, Result};
 use super::fs::Dir;
 use super::io;
+use super::member::TaskCgroup;
 use super::regime::Regime;
-use super::task::TaskCgroup;
 use crate::spec::{MOST_CPU_SHARES, Resources, cpu_weight_from_shares};
 
 /// The range of `cpu.shares` (sched/core.c, `MIN_SHARES` and `MAX_SHARES`).

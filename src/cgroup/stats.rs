@@ -1,9 +1,12 @@
+//! Reads the CPU, memory and pressure statistics of a task's cgroup.
+
 use std::time::Instant;
 
 use super::error::{Error, Result};
 use super::fs::Figures;
+use super::member::{Member, TaskCgroup};
 use super::regime::Regime;
-use super::task::{Member, TaskCgroup, value};
+use super::task::value;
 use crate::spec::{CpuField, CpuStats, MemoryField, MemoryStats, Pressure, Pressures, Stall, Usage};
 
 /// Turns running totals of CPU time into percentages; one per task and reader.

@@ -1,3 +1,5 @@
+//! The cgroup of one task: create, open, join, remove.
+
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -5,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::devices::{self, DeviceRule};
 use super::error::{Error, Result};
-use super::fs::{Backoff, CgroupFs, Dir, Figures, Tree, checked};
+use super::fs::{Backoff, CgroupFs, Dir, Tree, checked};
 use super::limits;
+use super::member::{Member, TaskCgroup};
 use super::regime::Regime;
 use crate::spec::Resources;
 
@@ -16,92 +19,6 @@ const RACE: Duration = Duration::from_secs(1);
 const LATECOMERS: Duration = Duration::from_millis(100);
 /// How long a launch waits for the processes of an earlier, killed executor to end.
 const LEFTOVERS: Duration = Duration::from_secs(10);
-
-/// The cgroup of one task: one directory on v2, one per hierarchy on v1.
-///
-/// It holds no descriptor of its directories, so dropping it changes nothing, and another process may open the same cgroup.
-#[derive(Debug, Clone)]
-pub struct TaskCgroup {
-    pub(super) regime: Regime,
-    pub(super) members: Vec<Member>,
-    oom_baseline: u64,
-}
-
-/// A directory of a task.
-#[derive(Debug, Clone)]
-pub(super) struct Member {
-    pub(super) tree: Arc<Tree>,
-    pub(super) relative: PathBuf,
-    /// False for a directory that the host gave: joined, never limited, killed or removed.
-    pub(super) ours: bool,
-}
-
-impl Member {
-    pub(super) fn dir(&self) -> Result<Dir> {
-        self.tree.dir(&self.relative)
-    }
-
-    pub(super) fn figures(&self) -> Result<Figures> {
-        Figures::open(&self.tree, &self.relative)
-    }
-
-    pub(super) fn dir_if_there(&self) -> Result<Option<Dir>> {
-        match self.dir() {
-            Err(e) if e.is_gone() => Ok(None),
-            result => result.map(Some),
-        }
-    }
-
-    pub(super) fn path(&self) -> PathBuf {
-        self.tree.path(&self.relative)
-    }
-
-    /// Whether this v1 cpuset accepts a process; an empty one returns ENOSPC. It is first filled with `cores`, if any are
-    /// requested.
-    fn has_cores(&self, cores: &str) -> Result<bool> {
-        let dir = if cores.is_empty() { self.dir_if_there()? } else { Some(self.dir()?) };
-        let Some(dir) = dir else { return Ok(false) };
-        let empty = |name| Ok::<_, Error>(dir.read(name)?.trim().is_empty());
-        if cores.is_empty() {
-            return Ok(!empty("cpuset.cpus")? && !empty("cpuset.mems")?);
-        }
-        if empty("cpuset.mems")? {
-            let above = self
-                .tree
-                .dir(self.relative.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
-            dir.write("cpuset.mems", above.read("cpuset.mems")?.trim())?;
-        }
-        if empty("cpuset.cpus")? {
-            dir.write("cpuset.cpus", cores)?;
-        }
-        Ok(true)
-    }
-
-    fn remove(&self, deadline: Instant) -> Result<()> {
-        let Some(name) = self.relative.file_name() else { return Err(Error::BadPath(self.path())) };
-        let parent = self.relative.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        match self.tree.dir(parent) {
-            Ok(parent) => parent.remove_tree(name, &mut Backoff::until(deadline)),
-            Err(e) if e.is_gone() => Ok(()),
-            Err(e) => Err(e),
-        }
-    }
-
-    /// Starts at the innermost parent and stops at the first one that has to stay.
-    fn remove_parents(&self) -> Result<()> {
-        let mut path = self.relative.as_path();
-        while let Some(parent) = path.parent() {
-            let Some(name) = parent.file_name() else { break };
-            let above = parent.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            match self.tree.dir(above) {
-                Ok(dir) if !dir.remove_marked(name)? => break,
-                Err(e) if !e.is_gone() => return Err(e),
-                _ => path = parent,
-            }
-        }
-        Ok(())
-    }
-}
 
 impl TaskCgroup {
     /// Creates the cgroup `relative` in every tree and writes the limits. v2: the controllers are enabled from the root down. v1:

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
+use super::address::Address;
 use super::ask::SOCKET;
 use super::config::{Config, Operator};
 use super::notify::{self, NotifyState};
@@ -54,32 +55,6 @@ const HANDING_OVER: Duration = Duration::from_secs(5);
 const GOODBYE: Duration = Duration::from_secs(1);
 /// How often a copy of a state is made that another process writes to.
 const COPIES: u32 = 3;
-
-/// An address on which the agent listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Address {
-    Unix(PathBuf),
-    Tcp(SocketAddr),
-}
-
-/// Parses `unix:///PATH` or `tcp://ADDRESS:PORT`.
-pub(super) fn address(text: &str) -> Result<Address, String> {
-    if let Some(path) = text.strip_prefix("unix://") {
-        let path = PathBuf::from(path);
-        return if path.is_absolute() { Ok(Address::Unix(path)) } else { Err("write it as unix:///PATH".to_owned()) };
-    }
-    let address = text.strip_prefix("tcp://").unwrap_or(text);
-    address.parse().map(Address::Tcp).map_err(|_| "write it as unix:///PATH or tcp://ADDRESS:PORT".to_owned())
-}
-
-impl std::fmt::Display for Address {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Address::Unix(path) => write!(f, "unix://{}", path.display()),
-            Address::Tcp(address) => write!(f, "http://{address}"),
-        }
-    }
-}
 
 pub(super) fn run(args: &AgentArgs) -> anyhow::Result<i32> {
     let lines = log::start(args.log_level);
@@ -629,6 +604,7 @@ fn make_private(dir: &Path) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::address::address;
     use super::*;
 
     #[test]

@@ -1,4 +1,4 @@
-//! Nomad's syntax of flags and durations.
+//! Nomad's syntax of flags, durations and metadata.
 
 use crate::spec::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -99,6 +99,14 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|e| e.to_string())
 }
 
+/// Parses `KEY=VALUE`.
+pub(super) fn meta(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write it as KEY=VALUE".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,5 +144,12 @@ mod tests {
         assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert!(duration("soon").is_err() && duration("-1s").is_err());
+    }
+
+    #[test]
+    fn metadata_is_a_key_and_a_value() {
+        assert_eq!(meta("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
+        assert_eq!(meta("a="), Ok(("a".to_owned(), String::new())));
+        assert!(meta("a").is_err() && meta("=a").is_err());
     }
 }

@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::plugins::Blocks;
-use super::{RunArgs, complain, volumes};
+use super::{RunArgs, complain, given_volumes};
 use crate::alloc::{
     HostVolume, KeptSockets, Machine, Owner, OwnerError, OwnerLock, RunFile, RunId, ValuesFile, machine,
 };
@@ -37,7 +37,7 @@ pub(super) struct Settings {
     volumes: Vec<Volume>,
     /// CSI plugins and volumes; missing in files of earlier versions.
     #[serde(default)]
-    csi: volumes::CsiArgs,
+    csi: given_volumes::CsiArgs,
     meta: BTreeMap<String, String>,
     /// The configuration of drivers, by name.
     drivers: BTreeMap<String, DriverConfig>,
@@ -68,7 +68,7 @@ impl Settings {
     pub(super) fn of(
         args: &RunArgs,
         machine: &Machine,
-        volumes: &[volumes::Given],
+        volumes: &[given_volumes::Given],
         meta: &BTreeMap<String, String>,
         drivers: BTreeMap<String, DriverConfig>,
         sinks: &[Sink],
@@ -77,7 +77,7 @@ impl Settings {
         let absolute = |path: &Path| {
             std::path::absolute(path).with_context(|| format!("cannot find out where {} is", path.display()))
         };
-        let volume = |given: &volumes::Given| Volume {
+        let volume = |given: &given_volumes::Given| Volume {
             name: given.name.clone(),
             path: given.path.clone(),
             read_only: given.read_only,

@@ -7,9 +7,9 @@ use anyhow::{Context as _, bail};
 use clap::ValueEnum as _;
 use tokio_rustls::TlsAcceptor;
 
+use super::level::Level;
 use super::log::Least;
-use super::policy::Level;
-use super::{networks, volumes};
+use super::{given_networks, given_volumes, networks, volumes};
 use crate::agent::model::Role;
 use crate::alloc::{HostNetworks, HostVolumes};
 use crate::driver::hclspec::Body;
@@ -49,18 +49,18 @@ const PLUGIN: [&str; 2] = ["args", "config"];
 /// The operator's configuration of this machine, from files and the command line.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Config {
-    pub(super) volumes: Vec<volumes::Given>,
+    pub(super) volumes: Vec<given_volumes::Given>,
     /// The directory in which plugins put dynamic host volumes.
     pub(super) volumes_dir: Option<PathBuf>,
     /// The directory of these plugins.
     pub(super) volume_plugin_dir: Option<PathBuf>,
-    pub(super) networks: Vec<networks::Given>,
+    pub(super) networks: Vec<given_networks::Given>,
     subnet: Option<Subnet>,
     subnet_ipv6: Option<Subnet>,
     /// The directory of the CNI networks of mode `cni/NAME`.
     cni_config_dir: Option<PathBuf>,
     /// The directories of CNI plugins, if they are not the usual ones.
-    cni_path: Option<networks::Dirs>,
+    cni_path: Option<given_networks::Dirs>,
     pub(super) meta: BTreeMap<String, String>,
     /// The variables of the environment that tasks without isolation do not inherit, if they are not the usual ones.
     pub(super) env_denylist: Option<Vec<String>>,
@@ -83,7 +83,7 @@ impl Config {
     pub(super) fn networks(&self, usual: Networks) -> Networks {
         Networks {
             config_dir: self.cni_config_dir.clone().unwrap_or(usual.config_dir),
-            plugin_dirs: self.cni_path.clone().map_or(usual.plugin_dirs, networks::Dirs::into),
+            plugin_dirs: self.cni_path.clone().map_or(usual.plugin_dirs, given_networks::Dirs::into),
             subnets: Subnets { v4: self.subnet.unwrap_or(usual.subnets.v4), v6: self.subnet_ipv6.or(usual.subnets.v6) },
             ..usual
         }
@@ -147,7 +147,7 @@ pub(super) struct Plugin {
 pub(super) struct Operator {
     pub(super) config: Config,
     /// The volumes as they were given.
-    pub(super) given: Vec<volumes::Given>,
+    pub(super) given: Vec<given_volumes::Given>,
     pub(super) volumes: HostVolumes,
     pub(super) networks: HostNetworks,
 }
@@ -159,8 +159,8 @@ impl Operator {
     /// As [`read`]; a directory or network that does not exist.
     pub(super) fn find(
         files: &[PathBuf],
-        given: &[volumes::Given],
-        host_networks: &[networks::Given],
+        given: &[given_volumes::Given],
+        host_networks: &[given_networks::Given],
     ) -> anyhow::Result<Operator> {
         let config = read(files)?;
         let given = [&config.volumes, given].concat();
@@ -422,7 +422,7 @@ impl Reader<'_> {
                 "host_volumes_dir" => self.config.volumes_dir = self.parsed(member, absolute),
                 "host_volume_plugin_dir" => self.config.volume_plugin_dir = self.parsed(member, absolute),
                 "cni_config_dir" => self.config.cni_config_dir = self.parsed(member, absolute),
-                "cni_path" => self.config.cni_path = self.parsed(member, networks::dirs),
+                "cni_path" => self.config.cni_path = self.parsed(member, given_networks::dirs),
                 "bridge_network_subnet" => self.config.subnet = self.parsed(member, Subnet::v4),
                 _ => self.config.subnet_ipv6 = self.parsed(member, Subnet::v6),
             }
@@ -447,7 +447,7 @@ impl Reader<'_> {
         match path {
             Some(path) if Path::new(&path).is_absolute() => {
                 let origin = format!("{}: host_volume {:?}", label.pos, label.name);
-                let given = volumes::Given { name: label.name.clone(), path: path.into(), read_only, origin };
+                let given = given_volumes::Given { name: label.name.clone(), path: path.into(), read_only, origin };
                 self.config.volumes.push(given);
             }
             Some(path) => {
@@ -469,7 +469,7 @@ impl Reader<'_> {
                 _ => interface = text.filter(|text| !text.is_empty()),
             }
         }
-        match networks::Given::configured(&label.name, interface, cidr) {
+        match given_networks::Given::configured(&label.name, interface, cidr) {
             Ok(given) => self.config.networks.push(given),
             Err(why) => self.wrong(&label.pos, format!("host_network \"{}\": {why}", label.name)),
         }

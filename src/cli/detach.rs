@@ -10,18 +10,19 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::fs::{Mode, OFlags};
 
 use super::background::Background;
+use super::messages::MESSAGES;
 use super::output::json_text;
 use super::signals::Signals;
 use super::{CANNOT, RunArgs, complain, print};
 use crate::alloc::Messages;
-use crate::alloc::control::{RunView, Served, timestamp};
+use crate::alloc::control::{RunView, Served};
 use crate::spec::collections::BTreeSet;
 use crate::spec::json;
 use crate::spec::json::json;
@@ -33,10 +34,6 @@ const LONGEST_LINE: u64 = 64 << 20;
 /// How long the start of the tasks is waited for: a task may itself wait for something that its caller does only after this
 /// command has returned.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Most bytes of a supervisor's messages that are kept.
-const MOST_MESSAGES: u64 = 1 << 20;
-/// The file for the messages of this process, once it is a supervisor that its caller has left.
-static MESSAGES: OnceLock<Messages> = OnceLock::new();
 /// After this time a supervisor only waits, and memory that it no longer needs is released.
 const STARTED: Duration = Duration::from_secs(2);
 
@@ -136,20 +133,6 @@ fn messages(served: &Served, kept_logs: &Path, background: &Background) -> io::R
         control.set_messages(&made.path());
     }
     Ok(MESSAGES.get_or_init(|| made))
-}
-
-/// The prefix of a message: the time, if it goes to the file of messages; `None` if that is full.
-pub(super) fn when() -> Option<String> {
-    let Some(messages) = MESSAGES.get() else { return Some(String::new()) };
-    let is_full = messages.size().is_ok_and(|size| size >= MOST_MESSAGES);
-    (!is_full).then(|| timestamp(SystemTime::now()) + " ")
-}
-
-/// The run has ended: an empty file of messages is removed.
-pub(super) fn tidy() {
-    if let Some(Err(error)) = MESSAGES.get().map(Messages::tidy) {
-        tracing::debug!(%error, "an empty file of messages is left");
-    }
 }
 
 /// The supervisor's side: reports that the tasks have been started, and detaches from the caller. If all of them have failed, it

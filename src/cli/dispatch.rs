@@ -18,14 +18,6 @@ pub(super) struct Dispatch {
     meta: BTreeMap<String, String>,
 }
 
-/// Parses `KEY=VALUE`.
-pub(super) fn meta(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("write it as KEY=VALUE".to_owned()),
-    }
-}
-
 impl Dispatch {
     /// # Errors
     /// When the payload cannot be read, or is longer than Nomad accepts.
@@ -188,12 +180,5 @@ mod tests {
         assert_eq!(job.warnings, Vec::<String>::new());
         let error = dispatch("", &[("a", "")]).give(&mut job).unwrap_err().to_string();
         assert!(error.contains("a job with a parameterized block"), "{error}");
-    }
-
-    #[test]
-    fn metadata_is_a_key_and_a_value() {
-        assert_eq!(meta("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
-        assert_eq!(meta("a="), Ok(("a".to_owned(), String::new())));
-        assert!(meta("a").is_err() && meta("=a").is_err());
     }
 }

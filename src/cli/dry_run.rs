@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use serde_json::Value as Json;
 
 use super::config::Operator;
+use super::drivers::{self, check};
 use super::output::json_text;
 use super::plan::Plan;
 use super::plugins::{self, Asked, Wanted};
-use super::run::check;
 use super::shown::Texts;
-use super::{RunArgs, networks, placement, policy, print, volumes};
+use super::{RunArgs, networks, policy, print, volumes};
 use crate::alloc::machine::{self, Seen};
 use crate::alloc::{CsiVolumes, HostVolumes};
 use crate::spec::json::json;
@@ -37,12 +37,8 @@ pub(super) fn run(
     let plugin_dir = plugins::dir(args.plugin_dir.as_deref(), &operator.config);
     let given =
         plugins::Given { dir: plugin_dir.as_deref(), config: &operator.config, quiet: args.quiet, outlive: false };
-    let asked = Asked::start(
-        &given,
-        &Wanted::These(placement::drivers(job)),
-        &seen.settings,
-        std::mem::take(&mut seen.drivers),
-    )?;
+    let asked =
+        Asked::start(&given, &Wanted::These(drivers::drivers(job)), &seen.settings, std::mem::take(&mut seen.drivers))?;
     policy::demand(args, &operator.config, job, &asked.drivers, &asked.plugins)?;
     check(job, &asked.drivers, texts)?;
     let networks = operator.config.networks(machine::networks(&seen.data_dir));

@@ -1,5 +1,6 @@
 //! The operator's command line. Never contains logic that other modules need.
 
+mod address;
 mod agent;
 mod api;
 mod args;
@@ -10,13 +11,18 @@ mod deployments;
 mod detach;
 mod dispatch;
 mod doctor;
+mod drivers;
 mod dry_run;
 mod evals;
 mod gc;
+mod given_networks;
+mod given_volumes;
 mod job_plan;
 mod jobs;
+mod level;
 mod log;
 mod logs;
+mod messages;
 mod namespaces;
 mod network;
 mod networks;
@@ -59,6 +65,8 @@ use crate::alloc::{Tell, chain_within};
 use crate::net::Subnet;
 use crate::spec::{escaped_lines, shortened};
 
+/// Nomad's default signal.
+const DEFAULT_SIGNAL: &str = "SIGKILL";
 /// Most bytes of one message: some dozen mistakes of a job file.
 const LONGEST_COMPLAINT: usize = 32 * 1024;
 /// Exit status of `run` when agentbin itself failed.
@@ -215,16 +223,16 @@ struct RunArgs {
     #[arg(long, value_name = "FILE")]
     payload: Option<PathBuf>,
     /// Give a parameterized job this metadata; may be repeated
-    #[arg(long, value_name = "KEY=VALUE", value_parser = dispatch::meta)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = args::meta)]
     meta: Vec<(String, String)>,
     /// Say where a host network of the job file is: an address of this machine, or an interface; may be repeated
-    #[arg(long, value_name = "NAME=ADDRESS", value_parser = networks::given)]
-    host_network: Vec<networks::Given>,
+    #[arg(long, value_name = "NAME=ADDRESS", value_parser = given_networks::given)]
+    host_network: Vec<given_networks::Given>,
     /// Say which directory a host volume of the job file is; with `:ro` no task writes to it; may be repeated
-    #[arg(long, value_name = "NAME=PATH[:ro]", value_parser = volumes::given)]
-    volume: Vec<volumes::Given>,
+    #[arg(long, value_name = "NAME=PATH[:ro]", value_parser = given_volumes::given)]
+    volume: Vec<given_volumes::Given>,
     #[command(flatten)]
-    csi: volumes::CsiArgs,
+    csi: given_volumes::CsiArgs,
     /// Read client settings (volumes, networks, meta, plugins) from a Nomad agent's configuration: a file, or the .hcl and .json
     /// files of a directory; may be repeated
     #[arg(long, value_name = "FILE|DIR")]
@@ -236,8 +244,8 @@ struct RunArgs {
     #[arg(long, value_name = "DIR")]
     cni_config_dir: Option<PathBuf>,
     /// Find CNI plugins in these directories, separated by colons, instead of in /opt/cni/bin, /usr/lib/cni and /usr/libexec/cni
-    #[arg(long, value_name = "DIRS", value_parser = networks::dirs)]
-    cni_path: Option<networks::Dirs>,
+    #[arg(long, value_name = "DIRS", value_parser = given_networks::dirs)]
+    cni_path: Option<given_networks::Dirs>,
     /// Give the bridge of network mode bridge this subnet instead of 10.126.64.0/20
     #[arg(long, value_name = "SUBNET", value_parser = Subnet::v4)]
     bridge_network_subnet: Option<Subnet>,
@@ -245,11 +253,11 @@ struct RunArgs {
     #[arg(long, value_name = "SUBNET", value_parser = Subnet::v6)]
     bridge_network_subnet_ipv6: Option<Subnet>,
     /// Choose dynamic ports from this range
-    #[arg(long, value_name = "MIN-MAX", value_parser = networks::range, default_value = networks::default_range())]
+    #[arg(long, value_name = "MIN-MAX", value_parser = given_networks::range, default_value = given_networks::default_range())]
     dynamic_ports: std::ops::RangeInclusive<u16>,
     /// Refuse tasks that ask for less isolation than this level, by whatever key
     #[arg(long, value_name = "LEVEL")]
-    isolation_minimum: Option<policy::Level>,
+    isolation_minimum: Option<level::Level>,
     /// Let this driver run tasks although it does not isolate as that level does; may be repeated
     #[arg(long, value_name = "NAME", requires = "isolation_minimum")]
     allow_driver: Vec<String>,
@@ -269,13 +277,13 @@ struct ValidateArgs {
     #[arg(long, value_name = "FILE")]
     var_file: Vec<PathBuf>,
     /// Say where a host network of the job file is, as to run; may be repeated
-    #[arg(long, value_name = "NAME=ADDRESS", value_parser = networks::given)]
-    host_network: Vec<networks::Given>,
+    #[arg(long, value_name = "NAME=ADDRESS", value_parser = given_networks::given)]
+    host_network: Vec<given_networks::Given>,
     /// Say which directory a host volume of the job file is, as to run; may be repeated
-    #[arg(long, value_name = "NAME=PATH[:ro]", value_parser = volumes::given)]
-    volume: Vec<volumes::Given>,
+    #[arg(long, value_name = "NAME=PATH[:ro]", value_parser = given_volumes::given)]
+    volume: Vec<given_volumes::Given>,
     #[command(flatten)]
-    csi: volumes::CsiArgs,
+    csi: given_volumes::CsiArgs,
     /// Read client settings from a Nomad agent's configuration, as run does; may be repeated
     #[arg(long, value_name = "FILE|DIR")]
     config: Vec<PathBuf>,
@@ -307,8 +315,8 @@ struct AgentArgs {
     data_dir: Option<PathBuf>,
     /// Listen there: `unix:///PATH` or `tcp://ADDRESS:PORT`, which asks for a token; may be repeated [default:
     /// `unix:///run/agentbin/agentbin.sock`, or `$XDG_RUNTIME_DIR/agentbin/agentbin.sock` without root]
-    #[arg(long, value_name = "ADDRESS", value_parser = agent::address)]
-    listen: Vec<agent::Address>,
+    #[arg(long, value_name = "ADDRESS", value_parser = address::address)]
+    listen: Vec<address::Address>,
     /// Use the Nomad driver plugins in this directory beside the built-in drivers; nobody else may be able to write to it
     #[arg(long, value_name = "DIR")]
     plugin_dir: Option<PathBuf>,
@@ -652,7 +660,7 @@ struct SignalArgs {
     /// Job, task, or allocation id or the beginning of one
     target: String,
     /// The signal
-    #[arg(short = 's', long, default_value = runs::DEFAULT_SIGNAL)]
+    #[arg(short = 's', long, default_value = DEFAULT_SIGNAL)]
     signal: String,
     /// Only this task [default: all that run]
     #[arg(long, value_name = "TASK")]
@@ -957,7 +965,7 @@ fn print(bytes: &[u8]) -> anyhow::Result<i32> {
 /// Reports a problem on stderr. The text may contain untrusted parts, so control characters in its lines are escaped.
 fn complain(text: &str) {
     let text = shortened(text, LONGEST_COMPLAINT);
-    let Some(when) = detach::when() else { return };
+    let Some(when) = messages::when() else { return };
     // If stderr is closed, only the exit status remains.
     let _ = writeln!(std::io::stderr(), "{when}agentbin: {}", escaped_lines(&text));
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
+use super::complain;
 use super::config::{Config, Plugin};
-use super::run::unknown_driver;
+use super::drivers::{self, unknown_driver};
 use super::shown::Texts;
-use super::{complain, placement};
 use crate::alloc::chain;
 use crate::alloc::machine::{self, Drivers};
 use crate::driver::catalog::{self, CatalogError, Found, Log, Version, prefers_external};
@@ -271,7 +271,7 @@ pub(super) fn dir(given: Option<&Path>, config: &Config) -> Option<PathBuf> {
 /// As [`Asked::start`].
 pub(super) fn check(parsed: &mut Parsed, given: &Given<'_>, texts: &Texts) -> anyhow::Result<()> {
     let (drivers, settings) = machine::drivers_to_ask(None)?;
-    let asked = Asked::start(given, &Wanted::These(placement::drivers(&parsed.job)), &settings, drivers)?;
+    let asked = Asked::start(given, &Wanted::These(drivers::drivers(&parsed.job)), &settings, drivers)?;
     for task in parsed.job.groups.iter().flat_map(|group| &group.tasks) {
         match asked.drivers.get(&task.driver) {
             None => {

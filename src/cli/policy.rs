@@ -6,39 +6,13 @@ use anyhow::bail;
 
 use super::RunArgs;
 use super::config::{Config, Plugin};
+use super::level::Level;
 use super::plugins::Plugins;
 use crate::driver::hclspec::driver_config;
 use crate::driver::policy::{self, Minimum};
 use crate::driver::{Driver, DriverError};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{DriverConfig, Job};
-
-/// What `--isolation-minimum` takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Level {
-    /// As `isolation = "default"`
-    Default,
-    /// As `isolation = "strict"`
-    Strict,
-}
-
-impl Level {
-    pub(super) const fn minimum(self) -> Minimum {
-        match self {
-            Level::Default => Minimum::Default,
-            Level::Strict => Minimum::Strict,
-        }
-    }
-
-    /// The stricter of two minimums.
-    pub(super) fn stricter(one: Option<Level>, other: Option<Level>) -> Option<Level> {
-        match (one, other) {
-            (Some(Level::Strict), _) | (_, Some(Level::Strict)) => Some(Level::Strict),
-            (Some(Level::Default), _) | (_, Some(Level::Default)) => Some(Level::Default),
-            (None, None) => None,
-        }
-    }
-}
 
 /// Configures the drivers of the job with the minimum and the exceptions; refuses tasks of drivers that do not isolate a task at
 /// that level.

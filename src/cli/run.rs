@@ -14,13 +14,15 @@ use tokio::task::JoinSet;
 use super::background::{Background, Settings};
 use super::config::Operator;
 use super::dispatch::Dispatch;
+use super::drivers::{self, check};
+use super::level::Level;
 use super::output::{Broken, Piece, Shape, Source, Stream, Style, Writer};
 use super::plan::Plan;
 use super::plugins::{self, Plugins, Wanted};
 use super::revive::revive;
 use super::shown::Texts;
 use super::signals::Signals;
-use super::{CANNOT, RunArgs, complain, detach, dry_run, networks, placement, policy, tell, volumes};
+use super::{CANNOT, RunArgs, complain, detach, dry_run, messages, networks, placement, policy, tell, volumes};
 use crate::alloc::control::{Control, Served, serve};
 use crate::alloc::machine::{self, CgroupPlace};
 use crate::alloc::{
@@ -28,11 +30,10 @@ use crate::alloc::{
     SetupError, SocketDir, Stop, TaskErrorKind, ValuesFile, chain,
 };
 use crate::cgroup::Regime;
-use crate::driver::Driver;
 use crate::jobspec;
 use crate::logs::follower::{Finisher, Follower, Output, Start};
 use crate::logs::ship::{Outlets, Report, Shipment, Sink};
-use crate::spec::collections::{BTreeMap, BTreeSet};
+use crate::spec::collections::BTreeSet;
 use crate::spec::{Group, Job, Signal};
 use crate::sys::mutant;
 use crate::sys::owned;
@@ -97,8 +98,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
             quiet: args.quiet,
             outlive: machine.owner.returns(),
         };
-        let (wanted, of_plugins) =
-            (Wanted::These(placement::drivers(&job)), machine::settings(&place.cgroups, &sockets));
+        let (wanted, of_plugins) = (Wanted::These(drivers::drivers(&job)), machine::settings(&place.cgroups, &sockets));
         let starting = Plugins::start(&plugins_given, &wanted, &of_plugins, &mut machine.drivers);
         let plugins = match early.during(starting).await {
             Ok(plugins) => plugins?,
@@ -183,7 +183,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         }
         match orphans.sweep(true, LEFTOVERS_PATIENCE) {
             Ok(()) => {
-                detach::tidy();
+                messages::tidy();
                 Ok(status)
             }
             Err(error) => Err(error).context("cannot make sure in /proc that what the job started has ended"),
@@ -296,7 +296,7 @@ pub(super) struct Prepared {
 
 pub(super) fn prepare(mut args: RunArgs) -> anyhow::Result<Prepared> {
     let operator = Operator::find(&args.config, &args.volume, &args.host_network)?;
-    args.isolation_minimum = policy::Level::stricter(args.isolation_minimum, operator.config.isolation_minimum);
+    args.isolation_minimum = Level::stricter(args.isolation_minimum, operator.config.isolation_minimum);
     if args.isolation_minimum.is_some() && args.allow_writable_programs {
         bail!(
             "--allow-writable-programs cannot be used with isolation_minimum of the configuration; remove one of the two"
@@ -383,28 +383,6 @@ pub(super) fn parsed<T>(
 
 fn read(path: &Path) -> anyhow::Result<String> {
     jobspec::read_file(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
-/// The message about a driver that does not exist.
-pub(super) fn unknown_driver(name: &str, drivers: &BTreeMap<String, Arc<dyn Driver>>) -> String {
-    let known = drivers.keys().cloned().collect::<Vec<_>>().join(", ");
-    let hint = jobspec::did_you_mean(name, drivers.keys().map(String::as_str));
-    format!("unknown driver {name:?}{hint}; known are {known}")
-}
-
-/// Every mistake that can be found before anything starts.
-pub(super) fn check(job: &Job, drivers: &BTreeMap<String, Arc<dyn Driver>>, texts: &Texts) -> anyhow::Result<()> {
-    let mut problems = Vec::new();
-    for task in job.groups.iter().flat_map(|g| &g.tasks) {
-        match drivers.get(&task.driver) {
-            None => problems.push(format!("{}: {}", task.pos, unknown_driver(&task.driver, drivers))),
-            Some(driver) => problems.extend(driver.validate(&task.config).err().map(|e| chain(&e))),
-        }
-    }
-    if !problems.is_empty() {
-        bail!("{}", texts.explain_lines(&problems.join("\n")));
-    }
-    Ok(())
 }
 
 /// How long the tasks of a job may take to end.

@@ -20,8 +20,6 @@ use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::json::json;
 use crate::spec::{Order as _, Signal, escaped, escaped_lines};
 
-/// Nomad's default signal.
-pub(super) const DEFAULT_SIGNAL: &str = "SIGKILL";
 /// Characters of an id that are displayed; a word has to be at least as long to be taken for a prefix of an id by commands that
 /// change something.
 const SHORT: usize = 8;

@@ -18,7 +18,7 @@ use super::background::{Background, Settings};
 use super::output::{Style, Writer};
 use super::run::{self, Restored, Run};
 use super::signals::Signals;
-use super::{SuperviseArgs, complain, detach, placement};
+use super::{SuperviseArgs, complain, messages, placement};
 use crate::alloc::machine::{self, CgroupPlace};
 use crate::alloc::{Alloc, Machine, Record, RunFile, RunId, chain};
 use crate::spec::Job;
@@ -77,7 +77,7 @@ pub(super) fn run(args: &SuperviseArgs) -> anyhow::Result<i32> {
         let status = Box::pin(run.execute(writer, signals)).await;
         plugins.end().await;
         orphans.sweep(true, run::LEFTOVERS_PATIENCE).context("cannot make sure that what the job started has ended")?;
-        detach::tidy();
+        messages::tidy();
         Ok(status)
     });
     runtime.shutdown_background();

@@ -1,10 +1,10 @@
+//! The configuration that the parent sends to the shim.
+
 use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::lookup::Guard;
-use super::subordinate::SubordinateIds;
 use crate::spec::{HostIds, Masks, Neighbours, OwnNamespaces, Propagation, ResourceLimit, Seccomp, Unveil};
 
 /// Everything that the shim needs to become the task. Sent as JSON; parent and shim are the same executable, so there is no version
@@ -197,6 +197,33 @@ pub struct Rootless {
     pub gid: u32,
     /// Further ids in the first user namespace. The second one, made for the task, maps only these.
     pub ids: Option<SubordinateIds>,
+}
+
+/// Host ids that a plain user's shim has in addition to the user's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubordinateIds {
+    /// Their numbers in the shim's user namespace.
+    pub inside: HostIds,
+    /// The host's first user id of them.
+    pub first_uid: u32,
+    /// The host's first group id of them.
+    pub first_gid: u32,
+}
+
+/// Which parts of an allocation's directory an untrusted user can reach. Determined from the host, before the task's root is
+/// entered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guard {
+    /// Device and inode of the allocation's directory; `None` where it cannot be opened.
+    pub(super) top: Option<(u64, u64)>,
+    /// Others can reach the directories of its tasks.
+    pub(super) tasks: bool,
+    /// Others can reach the directory that its tasks share.
+    pub(super) shared: bool,
+    /// What is wrong with the allocation's directory itself.
+    pub(super) problem: Option<String>,
+    /// Why it could not be inspected.
+    pub(super) unseen: Option<String>,
 }
 
 /// What kind of failure it is, for callers that branch on it.

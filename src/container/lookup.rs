@@ -14,9 +14,8 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, StatVfsMountFlags};
-use serde::{Deserialize, Serialize};
 
-use super::config::{Ids, RootConfig};
+use super::config::{Guard, Ids, RootConfig};
 use crate::spec::{HostIds, Neighbours};
 use crate::sys::acl::{Acl, EXECUTE, WRITE, Who};
 use crate::sys::mutant;
@@ -58,22 +57,6 @@ impl Trusted {
 
 /// Device and inode.
 type Identity = (u64, u64);
-
-/// Which parts of an allocation's directory an untrusted user can reach. Determined from the host, before the task's root is
-/// entered.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Guard {
-    /// The allocation's directory; `None` where it cannot be opened.
-    top: Option<Identity>,
-    /// Others can reach the directories of its tasks.
-    tasks: bool,
-    /// Others can reach the directory that its tasks share.
-    shared: bool,
-    /// What is wrong with the allocation's directory itself.
-    problem: Option<String>,
-    /// Why it could not be inspected.
-    unseen: Option<String>,
-}
 
 impl Guard {
     /// Inspects the directory above `task_dir`, and its ancestors. If that fails, everything counts as reachable and its content as

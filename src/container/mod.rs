@@ -46,18 +46,21 @@ mod subordinate;
 mod terminal;
 mod unveil;
 
-pub use config::{Bind, Config, DeviceNode, Failure, FailureKind, Ids, Namespace, RootConfig, Rootless, SessionConfig};
+pub use config::{
+    Bind, Config, DeviceNode, Failure, FailureKind, Guard, Ids, Namespace, RootConfig, Rootless, SessionConfig,
+    SubordinateIds,
+};
 pub use confine::{Confinement, confine};
 pub use etc::{Closed, closes as closes_etc};
 pub use host_ids::{HostIdRegistry, HostIdsError, HostIdsUse};
 pub use host_users::host_user;
 pub use identity::lookup_user;
-pub use lookup::{Guard, Lookup, Refusal, Seen, Trusted, executable_mode, leads_nowhere};
+pub use lookup::{Lookup, Refusal, Seen, Trusted, executable_mode, leads_nowhere};
 pub use namespaces::Namespaces;
 pub use owners::{Heir, Owned};
 pub use parent::{Prepare, Prepared, StartError, Started, Starting, Told, prepare};
 pub use root::DEVICES;
 pub use seccomp::check as check_seccomp;
 pub use shim::shim;
-pub use subordinate::{NoSubordinate, Subordinate, SubordinateIds, Work, become_mapped_root};
+pub use subordinate::{NoSubordinate, Subordinate, Work, become_mapped_root};
 pub use terminal::{Terminal, open_terminal};

@@ -1,3 +1,5 @@
+//! Opens and enters the namespaces of a running task.
+
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;

@@ -16,9 +16,9 @@ use rustix::net::{
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::config::{Became, Birth, Config, Failure, FailureKind, Ids, Namespace, Rootless, Step as _};
+use super::config::{Became, Birth, Config, Failure, FailureKind, Ids, Namespace, Rootless, Step as _, SubordinateIds};
 use super::namespaces::Namespaces;
-use super::subordinate::{SubordinateIds, map_shim};
+use super::subordinate::map_shim;
 use super::terminal::Terminal;
 use crate::spec::json;
 use crate::spec::{NamespaceMode, Role};

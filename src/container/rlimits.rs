@@ -1,3 +1,5 @@
+//! Sets the resource limits of a process.
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::config::{Failure, Step as _};

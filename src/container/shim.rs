@@ -17,10 +17,10 @@ use rustix::net::{
 use rustix::process::{Gid, Uid};
 
 use super::config::{
-    Became, Birth, Config, Failure, FailureKind, Ids, Namespace, RootConfig, Rootless, SessionConfig, Step as _,
+    Became, Birth, Config, Failure, FailureKind, Guard, Ids, Namespace, RootConfig, Rootless, SessionConfig, Step as _,
 };
 use super::identity::{become_user, enter_user_namespace, lookup_user, make_user_namespace, parse_capabilities};
-use super::lookup::{Guard, Lookup, Refusal, Trusted, executable_mode, leads_nowhere};
+use super::lookup::{Lookup, Refusal, Trusted, executable_mode, leads_nowhere};
 use super::namespaces::Namespaces;
 use super::owners::Heir;
 use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, REPORT_FD};

@@ -20,7 +20,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::config::Rootless;
+use super::config::{Rootless, SubordinateIds};
 use super::host_ids::HostIdRegistry;
 use crate::spec::json;
 use crate::spec::{HostIdSpace, HostIds, Role};
@@ -53,17 +53,6 @@ pub struct Subordinate {
     home: Option<PathBuf>,
     /// First ids of the ranges, of users and of groups; both lists have the same length.
     firsts: [Vec<u32>; 2],
-}
-
-/// Host ids that a plain user's shim has in addition to the user's own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SubordinateIds {
-    /// Their numbers in the shim's user namespace.
-    pub inside: HostIds,
-    /// The host's first user id of them.
-    pub first_uid: u32,
-    /// The host's first group id of them.
-    pub first_gid: u32,
 }
 
 /// Why a plain user's tasks have only the user's own id.

@@ -1,3 +1,5 @@
+//! Makes pseudo-terminals, on the host and in a task's root.
+
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;

@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 use tokio_rustls::TlsConnector;
 
 use super::EngineError;
-use super::call::{Ask, Payload, nothing};
+use super::ask::{Ask, Payload, nothing};
 use super::meter::{Allowance, MAX_ERROR, MAX_HEAD, Metered};
 use crate::sys::lock::lock;
 

@@ -1,3 +1,5 @@
+//! Errors of calls of the engine.
+
 use std::time::Duration;
 
 /// Why a call of the engine failed.

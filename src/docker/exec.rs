@@ -1,3 +1,5 @@
+//! Calls of the engine that run a command in a container.
+
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -5,7 +7,8 @@ use hyper::{Request, header};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::call::{self, Ask, escaped};
+use super::ask::{self, Ask};
+use super::call::{self, escaped};
 use super::endpoint::Connector;
 use super::error::chain;
 use super::{Engine, EngineError};
@@ -89,7 +92,7 @@ impl Engine {
                 .header(header::CONTENT_TYPE, "application/json")
                 .header(header::CONNECTION, "Upgrade")
                 .header(header::UPGRADE, "tcp")
-                .body(call::bytes(format!("{{\"Detach\":false,\"Tty\":{tty}}}")))
+                .body(ask::bytes(format!("{{\"Detach\":false,\"Tty\":{tty}}}")))
                 .map_err(|e| EngineError::Endpoint(e.to_string()))?;
             let response = Connector::checked(WHAT, self.connector.send(request).await?).await?;
             let broken = |e: hyper::Error| EngineError::Broken { what: WHAT, problem: chain(&e) };

@@ -1,3 +1,5 @@
+//! Calls of the engine for images: pull, load, inspect, remove.
+
 use std::fs::File;
 use std::io::{self, Read as _};
 
@@ -11,7 +13,8 @@ use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::call::{self, Ask, Lines, escaped};
+use super::ask::Ask;
+use super::call::{self, Lines, escaped};
 use super::{Engine, EngineError};
 
 use crate::spec::json::json;

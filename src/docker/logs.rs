@@ -5,7 +5,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, header};
 
-use super::call::nothing;
+use super::ask::nothing;
 use super::endpoint::Connector;
 use super::error::chain;
 use super::{Engine, EngineError};

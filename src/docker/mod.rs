@@ -3,6 +3,7 @@
 //! Calls and connections are implemented here (`call`, `endpoint`); the description of a container uses the types of the crate
 //! `bollard-stubs`, which are generated from the engine's own API description.
 
+mod ask;
 mod call;
 #[cfg(test)]
 mod endless;
@@ -25,7 +26,8 @@ pub use error::EngineError;
 pub use exec::{Exec, ExecCommand, ExecState};
 pub use image::{Credentials, Progress, Pulling};
 
-use self::call::{Ask, escaped};
+use self::ask::Ask;
+use self::call::escaped;
 use self::endpoint::Connector;
 use crate::spec::IntoMap as _;
 use crate::spec::Order as _;

@@ -6,7 +6,7 @@ use prost::Message as _;
 use prost_types::{Any, Timestamp};
 use tonic::{Code, Status};
 
-use super::handle::failed;
+use super::failed;
 use super::{
     Attribute, Capabilities, Dns, DriverError, DriverNetwork, Fingerprint, FsIsolation, Health, NetworkIsolation,
     NetworkMode, NodeConfig, Port, TaskConfig, TaskEvent, TaskState, TaskStatus,

@@ -1,3 +1,5 @@
+//! The driver `exec`: a command in a root of its own.
+
 use super::config::Reader;
 use super::host_env::HostEnv;
 use super::ids::DeniedIds;

@@ -17,7 +17,7 @@ use tokio::io::Interest;
 use tokio::sync::{broadcast, watch};
 
 use super::catalog::{Bond, CatalogError, Config, Found, Kept, Log};
-use super::handle::failed;
+use super::failed;
 use super::{
     Capabilities, Driver, DriverClient, DriverError, ExecStreaming, ExecTaskResult, ExecTaskStreamingRaw, Fingerprint,
     FsIsolation, Health, NetworkIsolation, NodeConfig, Settings, TaskConfig, TaskEvent, TaskHandle, TaskStatus,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{broadcast, watch};
 
+use super::failed;
 use super::state::{GoDriverState, GoTaskConfig, OwnState};
 use super::strays::{self, Note};
 use super::streaming::{self, NotStarted};
@@ -916,10 +917,6 @@ fn to_milliseconds(time: SystemTime) -> SystemTime {
 /// The event for a signal that this process will drop as pid 1 of its pid namespace.
 pub(super) fn no_handler(pid: i32, signal: Signal) -> Option<String> {
     (processes::drops_as_pid_1(pid, signal.number()) == Some(true)).then(|| format!("{signal} {NO_HANDLER}"))
-}
-
-pub(super) fn failed(message: String, recoverable: bool) -> DriverError {
-    DriverError::Failed { message, recoverable }
 }
 
 fn executor_error(error: &HostError) -> DriverError {

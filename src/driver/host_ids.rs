@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use super::config::Reader;
-use super::handle::failed;
+use super::failed;
 use super::{DriverError, TaskConfig};
 use crate::container::{Heir, HostIdRegistry, HostIdsError, Owned, Subordinate, host_user};
 use crate::spec::collections::BTreeMap;

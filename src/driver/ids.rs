@@ -2,7 +2,7 @@
 
 use super::DriverError;
 use super::config::Reader;
-use super::handle::failed;
+use super::failed;
 use crate::container::host_user;
 use crate::sys::mutant;
 

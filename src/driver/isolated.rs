@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 use super::config::Reader;
-use super::handle::failed;
+use super::failed;
 use super::host_env::{self, HostEnv};
 use super::host_ids::{self, HostIdsConfig};
 use super::on_executor::{self, Common};
@@ -501,15 +501,6 @@ impl IsolatedConfig {
     }
 }
 
-/// The event that tells a job with a root task about its restrictions.
-pub(super) fn told_of_root(spec: &LaunchSpec) -> Option<&'static str> {
-    let tight = spec.masks == Masks::All && spec.user == "root";
-    tight.then_some(
-        "A root task gives no file set-id bits or capabilities (cap_add = [\"fsetid\", \"setfcap\"] does), and reads in the \
-         host's /etc what everybody may read; isolation = \"nomad\" brings stock behaviour back",
-    )
-}
-
 /// Whether pid 1 is an init. In the host's pid namespace it could be nobody's.
 fn init(reader: &Reader<'_>, pid_mode: NamespaceMode) -> Result<bool, DriverError> {
     let init = reader.flag(INIT)?.unwrap_or(false);
@@ -689,17 +680,6 @@ mod tests {
             (json!({ "isolation": "strict" }), json!({ "isolation": "" }), &strict),
         ] {
             assert_eq!(planned(&plugin, &task), Ok(expected.clone()));
-        }
-    }
-
-    /// D11, D13: a root task gets an event about its restrictions, except where there are none that it could notice.
-    #[test]
-    fn a_root_task_is_told_what_it_may_not() {
-        for (user, masks, told) in
-            [("root", Masks::All, true), ("nobody", Masks::All, false), ("root", Masks::Nomad, false)]
-        {
-            let spec = LaunchSpec { user: user.to_owned(), masks, ..LaunchSpec::default() };
-            assert_eq!(told_of_root(&spec).is_some(), told, "{user} {masks:?}");
         }
     }
 

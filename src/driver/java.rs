@@ -1,3 +1,5 @@
+//! The driver `java`: a JVM in a root of its own.
+
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Mutex;
@@ -6,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use tokio::process::{Child, Command};
 
 use super::config::Reader;
-use super::handle::failed;
+use super::failed;
 use super::host_env::HostEnv;
 use super::isolated::IsolatedConfig;
 use super::on_executor::{Common, OnExecutor, Plan};

@@ -10,6 +10,7 @@ mod convert;
 pub mod docker;
 mod exec;
 mod external;
+mod glob;
 mod handle;
 pub mod hclspec;
 mod host_env;
@@ -26,6 +27,7 @@ mod raw_exec;
 mod refused;
 mod restrict;
 mod service;
+mod session;
 mod shipping;
 pub mod state;
 mod strays;
@@ -46,7 +48,8 @@ pub use kept_output::KeptOutput;
 pub use on_executor::{Common, OnExecutor, Plan, log_sinks};
 pub use raw_exec::RawExecDriver;
 pub use service::{DriverService, serve};
-pub use streaming::{ExecOptions, ExecStreaming, ExecTaskStreaming, ExecTaskStreamingRaw, TerminalSize, session};
+pub use session::{ExecOptions, ExecStreaming, ExecTaskStreaming, ExecTaskStreamingRaw, TerminalSize};
+pub use streaming::session;
 pub use types::{
     Attribute, Capabilities, Dns, DriverNetwork, ExecTaskResult, FINGERPRINT_PERIOD, Fingerprint, FsIsolation, Health,
     NetworkIsolation, NetworkMode, NodeConfig, Port, TaskConfig, TaskEvent, TaskHandle, TaskState, TaskStatus,
@@ -94,6 +97,11 @@ pub enum DriverError {
         /// Whether another try may succeed.
         recoverable: bool,
     },
+}
+
+/// A failure whose cause is in the text.
+fn failed(message: String, recoverable: bool) -> DriverError {
+    DriverError::Failed { message, recoverable }
 }
 
 /// A task driver: Nomad's driver interface.

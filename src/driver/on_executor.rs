@@ -10,7 +10,6 @@ use super::config::Reader;
 use super::handle::{Host, Settings, Tasks};
 use super::host_env::HostEnv;
 use super::host_ids::Owners;
-use super::isolated;
 use super::left::LeftHelpers;
 use super::policy::{self, By, Policy};
 use super::refused::Refused;
@@ -25,7 +24,7 @@ use crate::executor::{ExecRequests, ExecResponses, Isolation, NewLimits};
 use crate::logs::fifo::{self, FifoError, Writer};
 use crate::logs::ship::{Sink, SinkError};
 use crate::spec::{
-    DriverConfig, ExitResult, HostIdSpace, LaunchSpec, LogCollection, LogKeeping, Neighbours, Outlive, Signal,
+    DriverConfig, ExitResult, HostIdSpace, LaunchSpec, LogCollection, LogKeeping, Masks, Neighbours, Outlive, Signal,
     TaskStats,
 };
 use crate::sys::lock::lock;
@@ -521,7 +520,7 @@ impl<P: Plan> Driver for OnExecutor<P> {
         // A job that disables its logs has /dev/null for both, and no files.
         let collected = spec.logs.is_some() || fifos.iter().any(|wanted| matches!(wanted, Wanted::Fifo(_)));
         let cut_off = spec.own.network && spec.network_namespace.as_os_str().is_empty();
-        let told = (P::ISOLATION == Isolation::Isolated).then(|| isolated::told_of_root(&spec)).flatten();
+        let told = (P::ISOLATION == Isolation::Isolated).then(|| told_of_root(&spec)).flatten();
         let host = self.host();
         let (owner, of_ids) = Owners::prepare(P::host_ids(&config), task, &mut spec, host.owns_files).await?;
         let unused = !host.hands_on_logs && spec.logs.is_none() && Reader::any(P::NAME, &task.config).has("logs");
@@ -617,5 +616,30 @@ impl<P: Plan> Driver for OnExecutor<P> {
 impl<P: Plan> ExecTaskStreamingRaw for OnExecutor<P> {
     async fn exec_task_streaming(&self, id: &str, requests: ExecRequests) -> Result<ExecResponses, DriverError> {
         self.tasks.exec_streaming(id, requests).await
+    }
+}
+
+/// The event that tells a job with a root task about its restrictions.
+fn told_of_root(spec: &LaunchSpec) -> Option<&'static str> {
+    let tight = spec.masks == Masks::All && spec.user == "root";
+    tight.then_some(
+        "A root task gives no file set-id bits or capabilities (cap_add = [\"fsetid\", \"setfcap\"] does), and reads in the \
+         host's /etc what everybody may read; isolation = \"nomad\" brings stock behaviour back",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// D11, D13: a root task gets an event about its restrictions, except where there are none that it could notice.
+    #[test]
+    fn a_root_task_is_told_what_it_may_not() {
+        for (user, masks, told) in
+            [("root", Masks::All, true), ("nobody", Masks::All, false), ("root", Masks::Nomad, false)]
+        {
+            let spec = LaunchSpec { user: user.to_owned(), masks, ..LaunchSpec::default() };
+            assert_eq!(told_of_root(&spec).is_some(), told, "{user} {masks:?}");
+        }
     }
 }

@@ -1,3 +1,5 @@
+//! Ships the output of a driver's tasks to log sinks under a Nomad agent.
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};

@@ -1,3 +1,5 @@
+//! Values of the driver interface: capabilities, fingerprint, task configuration, handle, status, events.
+
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -5,8 +5,10 @@ mod client;
 mod convert;
 pub(crate) mod held;
 mod isolated;
+mod running;
 mod service;
 mod session;
+mod start;
 mod stats;
 mod streams;
 mod supervisor;
@@ -25,8 +27,9 @@ pub use convert::{
     launch_from, launch_to_bytes, spec_device, spec_mount, spec_resources, spec_stats, system_time, timestamp,
     wire_device, wire_mount, wire_stats,
 };
+pub use running::Isolation;
 pub use service::ExecutorService;
-pub use supervisor::{Compute, Isolation, LocalExecutor};
+pub use supervisor::{Compute, LocalExecutor};
 
 use crate::spec::{LaunchSpec, MemoryLimits, OutputHealth, ProcessState, TaskStats};
 use crate::wire::drivers::{ExecTaskStreamingRequest, ExecTaskStreamingResponse};

@@ -15,11 +15,11 @@ use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::streams::{Input, Registered, Responses, Sink, pump, register};
-use super::supervisor::{
-    Isolation, Running, alive, descendants, end_child, open_null, open_to_task, plan, readable, start_error,
-    start_shim, wait_for,
+use super::running::{Isolation, Running};
+use super::start::{
+    alive, descendants, end_child, open_null, open_to_task, plan, readable, start_error, start_shim, wait_for,
 };
+use super::streams::{Input, Registered, Responses, Sink, pump, register};
 use super::{ExecOutput, ExecRequests, ExecResponses, ExecutorError, universal};
 use crate::container::{Config, Guard, Ids, Namespaces, SessionConfig, Terminal, Trusted, open_terminal};
 use crate::spec::{ExitResult, Signal};

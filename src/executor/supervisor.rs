@@ -1,6 +1,6 @@
 //! The life of one task's processes, the same for both kinds of isolation.
 
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,19 +8,23 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::FileType;
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use super::adopt::inode_of;
+use super::running::{Isolation, KILL_PATIENCE, Output, Running};
 use super::session::{self, Sessions};
+use super::start::{
+    alive, cgroup_error, chain, descendants, end_child, ended, open_null, open_to_task, plan, readable, start_error,
+    start_shim, wait_for, watch,
+};
 use super::stats::{ProcessSampler, total};
 use super::{
     ALREADY_LAUNCHED, ExecOutput, ExecRequests, ExecResponses, Executor, ExecutorError, NewLimits, adopt, isolated,
-    sweep, universal,
+    universal,
 };
 use crate::cgroup::{self, CgroupFs, DeviceRule, Regime, Sampler, TaskCgroup};
-use crate::container::{self, Failure, FailureKind, Namespaces, Prepare, Prepared, StartError};
-use crate::logs::collector::{Collector, HealthWatch, Keeper, open_sink};
+use crate::container::{self, FailureKind, Namespaces, Prepare, Prepared};
+use crate::logs::collector::{Collector, open_sink};
 use crate::spec::{
     ExitResult, HostIds, IntoMap as _, LaunchSpec, NamespaceMode, Outlive, OutputHealth, ProcessState, Resources,
     Signal, TaskStats, scaled_cpu_shares,
@@ -28,23 +32,8 @@ use crate::spec::{
 use crate::sys;
 use crate::sys::process::{Child, WaitStatus};
 
-/// How long SIGKILL may take before the task counts as stuck.
-const KILL_PATIENCE: Duration = Duration::from_secs(15);
 /// How long a cgroup may stay busy after its last process has been killed.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a tracer may delay the exit status of a process.
-const TRACER_PATIENCE: Duration = Duration::from_secs(2);
-/// How long to wait for output pipes that a process left behind by the task still holds open.
-const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Which kind of process an executor starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Isolation {
-    /// The host's files; cgroup and process group only.
-    Universal,
-    /// Own root, namespaces and devices.
-    Isolated,
-}
 
 /// The node's compute capacity, to report usage in Nomad's unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -93,54 +82,6 @@ enum Phase {
     Idle,
     Launching,
     Running(Arc<Running>),
-}
-
-/// A task that was started.
-#[derive(Debug)]
-pub(super) struct Running {
-    pub(super) pid: i32,
-    pub(super) pidfd: Arc<OwnedFd>,
-    /// All of the task's processes die with its main process, which is pid 1 of a namespace.
-    dies_as_one: bool,
-    pub(super) isolation: Isolation,
-    pub(super) cgroup: Option<TaskCgroup>,
-    /// The configuration sent to the shim, with the identity that it took.
-    pub(super) config: container::Config,
-    pub(super) task_dir: PathBuf,
-    /// Inodes of its stdout and stderr.
-    outputs: Option<[u64; 2]>,
-    /// Dropped when the main process has ended, so that they do not outlive the task.
-    pub(super) namespaces: Mutex<Option<Namespaces>>,
-    /// Processes of sessions that the kernel killed for lack of memory.
-    pub(super) session_oom_kills: AtomicU64,
-    output: Mutex<Option<Output>>,
-    /// Health of the collected output.
-    output_health: Option<HealthWatch>,
-    /// Set for a task that outlives its executor.
-    record: Mutex<Option<adopt::Held>>,
-    /// Set for a task that another executor started, which is not a child of this process.
-    adopted: Option<u64>,
-    /// It has ended, and its exit status is unknown.
-    status_lost: AtomicBool,
-    samplers: Mutex<(Sampler, ProcessSampler)>,
-    /// The limits that were last written to its cgroup.
-    pub(super) limits: Mutex<Resources>,
-}
-
-/// Collects the task's output, or keeps its FIFOs open while their readers are away.
-#[derive(Debug)]
-enum Output {
-    Collected(Collector),
-    Sunk { _keepers: [Option<Keeper>; 2] },
-}
-
-impl Output {
-    fn health(&self) -> Option<HealthWatch> {
-        match self {
-            Output::Collected(collector) => Some(collector.health()),
-            Output::Sunk { .. } => None,
-        }
-    }
 }
 
 /// The task's stdout and stderr (descriptors 1 and 2).
@@ -588,87 +529,6 @@ impl LocalExecutor {
     }
 }
 
-impl Running {
-    /// OOM kills in the task, without those of session processes.
-    pub(super) fn unclaimed_oom_kills(&self) -> u64 {
-        let Some(cgroup) = &self.cgroup else { return 0 };
-        let known = cgroup.oom_baseline() + self.session_oom_kills.load(Ordering::Relaxed);
-        cgroup.oom_kills().unwrap_or(0).saturating_sub(known)
-    }
-
-    /// Adds new limits to the record, so that the next executor knows them.
-    pub(super) fn record_limits(&self, new: &NewLimits) {
-        if let Some(Err(error)) = lock(&self.record).as_mut().map(|record| record.add_limits(new)) {
-            tracing::warn!(%error, "the next executor of the task would not know its new limits");
-        }
-    }
-
-    /// Writes the record that the next executor needs if this one is killed.
-    fn record_at(&self, path: &Path) -> std::io::Result<()> {
-        let namespaces = lock(&self.namespaces).as_ref().map(Namespaces::identities).transpose()?.unwrap_or_default();
-        let mut record = adopt::Record::new(self.pid)?;
-        record.host_ids.clone_from(&self.config.host_ids);
-        record.id_range = self.config.id_range;
-        record.oom_baseline = self.cgroup.as_ref().map_or(0, TaskCgroup::oom_baseline);
-        record.namespaces = namespaces;
-        if let Some(Output::Collected(_)) = &*lock(&self.output) {
-            record.pipes = self.outputs;
-        }
-        *lock(&self.record) = Some(record.write(path)?);
-        Ok(())
-    }
-
-    fn send(&self, signal: Signal) -> Result<(), ExecutorError> {
-        match sys::process::send_signal(self.pidfd.as_fd(), signal) {
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                Err(ExecutorError::System("the task's process has ended".to_owned()))
-            }
-            other => other.map_err(|e| ExecutorError::System(format!("send {signal} to pid {}: {e}", self.pid))),
-        }
-    }
-
-    /// Kills everything that the task started: by its cgroup, else by descent from this process, which inherits orphans.
-    async fn kill_leftovers(&self) {
-        let deadline = Instant::now() + KILL_PATIENCE;
-        if let Some(cgroup) = self.cgroup.as_ref().filter(|c| !c.is_host_given()) {
-            while let Err(error) = cgroup.kill_all(deadline) {
-                if !error.is_shortage() || Instant::now() > deadline {
-                    tracing::error!(%error, "processes of the task survived");
-                    return;
-                }
-                // No free descriptor to read the cgroup with: others will be closed.
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            return;
-        }
-        if let Err(error) = sweep::kill_descendants(deadline).await {
-            tracing::error!(%error, "processes of the task survived");
-        }
-    }
-
-    /// Waits until all that the main process wrote is in the files.
-    async fn settle_output(&self) {
-        let output = lock(&self.output).take();
-        if let Some(Output::Collected(mut collector)) = output {
-            // Bounded: processes left behind by the task may write faster than the collector reads.
-            let _ = tokio::time::timeout(OUTPUT_PATIENCE, collector.settle()).await;
-            *lock(&self.output) = Some(Output::Collected(collector));
-        }
-    }
-
-    /// Ends collection.
-    async fn close_output(&self) {
-        let output = lock(&self.output).take();
-        if let Some(Output::Collected(collector)) = output {
-            let collected = collector.finish(OUTPUT_PATIENCE).await;
-            let dropped = collected.stdout.counters.dropped_bytes + collected.stderr.counters.dropped_bytes;
-            if dropped > 0 {
-                tracing::warn!(dropped, "bytes of output could not be written");
-            }
-        }
-    }
-}
-
 #[tonic::async_trait]
 impl Executor for LocalExecutor {
     async fn launch(&self, spec: LaunchSpec) -> Result<ProcessState, ExecutorError> {
@@ -803,81 +663,13 @@ impl Executor for LocalExecutor {
     }
 }
 
-/// All processes of a task without a cgroup: this process inherits orphans.
-pub(super) fn descendants() -> std::io::Result<Vec<sys::processes::Stat>> {
-    let own = rustix::process::getpid().as_raw_nonzero().get();
-    sys::processes::all().map(|all| sys::processes::descendants(&all, own))
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Waits for the end of a child and reaps it; `None` when its status is not available.
-pub(super) async fn wait_for(pidfd: &AsyncFd<Arc<OwnedFd>>) -> Option<WaitStatus> {
-    ended(pidfd, sys::process::try_wait).await
-}
-
-/// Waits until `ask` returns the exit status of a child; `None` when it is not available.
-///
-/// The end of a traced process is reported to its tracer first: its pidfd becomes readable then, and again when the tracer has
-/// reaped it.
-async fn ended(
-    pidfd: &AsyncFd<Arc<OwnedFd>>,
-    ask: fn(BorrowedFd<'_>) -> std::io::Result<Option<WaitStatus>>,
-) -> Option<WaitStatus> {
-    let mut patience = None;
-    loop {
-        let readable = async {
-            match patience {
-                None => Some(pidfd.readable().await),
-                Some(until) => tokio::time::timeout_at(until, pidfd.readable()).await.ok(),
-            }
-        };
-        let mut ready = readable.await?.ok()?;
-        match ask(pidfd.get_ref().as_fd()) {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) => ready.clear_ready(),
-            Err(_) => return None,
-        }
-        patience.get_or_insert_with(|| tokio::time::Instant::now() + TRACER_PATIENCE);
-    }
-}
-
-/// Waits until a descriptor is readable; for a pidfd that is the end of its process.
-pub(super) async fn readable(fd: BorrowedFd<'_>) -> Result<(), ExecutorError> {
-    let failed = |e: std::io::Error| ExecutorError::System(format!("wait for the shim: {e}"));
-    watch(fd).map_err(failed)?.readable().await.map(drop).map_err(failed)
-}
-
-fn watch(fd: BorrowedFd<'_>) -> std::io::Result<AsyncFd<Arc<OwnedFd>>> {
-    sys::watch::register(Arc::new(fd.try_clone_to_owned()?), Interest::READABLE)
-}
-
-/// The parameters with which the shim is cloned.
-pub(super) fn plan(
-    isolation: Option<(NamespaceMode, NamespaceMode)>,
-    cgroup_namespace: bool,
-    host_ids: Option<HostIds>,
-    cgroup: Option<&TaskCgroup>,
-) -> Result<Prepare, ExecutorError> {
-    let join = cgroup.map(TaskCgroup::join_files).unwrap_or_default();
-    let roots = || cgroup.map(TaskCgroup::root_files).unwrap_or_default();
-    let cgroup_namespace = (cgroup_namespace && isolation.is_some()).then(roots);
-    Ok(Prepare { isolation, cgroup_namespace, rootless: isolated::rootless(host_ids)?, join })
 }
 
 /// The range of a task in a user namespace.
 fn ids_of(spec: &LaunchSpec) -> Option<HostIds> {
     spec.host_ids.filter(|_| spec.user_namespace)
-}
-
-pub(super) fn start_shim(plan: Prepare, cgroup: Option<&TaskCgroup>) -> Result<Prepared, ExecutorError> {
-    // Where there are subordinate ids, making user namespaces has already worked.
-    let hint = plan.isolation.is_some() && plan.rootless.is_some_and(|rootless| rootless.ids.is_none());
-    let born_in = cgroup.map(TaskCgroup::dir_fd).transpose().map_err(cgroup_error)?.flatten();
-    container::prepare(plan, born_in.as_ref().map(OwnedFd::as_fd))
-        .map_err(|error| ExecutorError::System(unprivileged_hint(hint, error.to_string())))
 }
 
 /// Starts a shim in a cgroup whose only permitted devices are `devices`. On v1 setting the rules first removes all of them, so a
@@ -895,26 +687,6 @@ fn start_confined_shim(
 async fn was_killed(child: &Child) -> bool {
     let Ok(pidfd) = watch(child.pidfd.as_fd()) else { return false };
     matches!(ended(&pidfd, sys::process::peek).await, Some(WaitStatus { signal: Some(_), .. }))
-}
-
-/// The shim, if the message could be sent to it; otherwise ends it.
-pub(super) async fn alive<T>(told: Result<T, (StartError, Child)>) -> Result<T, ExecutorError> {
-    match told {
-        Ok(told) => Ok(told),
-        Err((error, child)) => {
-            end_child(child).await;
-            Err(ExecutorError::System(error.to_string()))
-        }
-    }
-}
-
-/// Kills and reaps a process that must not become the task.
-pub(super) async fn end_child(child: Child) {
-    // ESRCH: it has already ended.
-    let _ = sys::process::send_signal(child.pidfd.as_fd(), Signal::KILL);
-    if readable(child.pidfd.as_fd()).await.is_ok() {
-        let _ = sys::process::try_wait(child.pidfd.as_fd());
-    }
 }
 
 impl Ahead {
@@ -946,12 +718,6 @@ fn forbid_devices(cgroup: Option<&TaskCgroup>, rules: Option<&[DeviceRule]>) -> 
     }
 }
 
-pub(super) fn open_null() -> Result<OwnedFd, ExecutorError> {
-    use rustix::fs::{Mode, OFlags, open};
-    open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|e| ExecutorError::System(format!("open /dev/null: {e}")))
-}
-
 fn open_output(spec: &LaunchSpec, config: &container::Config) -> Result<(Output, ChildEnds), ExecutorError> {
     if let Some(logs) = &spec.logs {
         let (collector, ends) = Collector::new(logs)
@@ -973,38 +739,10 @@ fn open_output(spec: &LaunchSpec, config: &container::Config) -> Result<(Output,
     Ok((Output::Sunk { _keepers: [stdout.keeper, stderr.keeper] }, ends.outliving(spec)?))
 }
 
-/// Lets the task's user reopen one of our pipes by its name in `/proc`. Without root it cannot be chowned, and with subordinate ids
-/// the task's user differs from ours: then it is opened to all users who can access a process that has it.
-pub(super) fn open_to_task(end: BorrowedFd<'_>, config: &container::Config) {
-    let Some(ids) = &config.host_ids else { return };
-    // If this fails, reopening the pipe fails later.
-    let _ = match config.rootless {
-        None => rustix::fs::fchown(end, Some(rustix::process::Uid::from_raw(config.on_host(ids.uid))), None),
-        Some(rootless) if rootless.ids.is_some() => rustix::fs::fchmod(end, rustix::fs::Mode::from_raw_mode(0o666)),
-        Some(_) => Ok(()),
-    };
-}
-
 fn remove_cgroup(cgroup: &TaskCgroup) {
     if let Err(error) = cgroup.remove(Instant::now() + REMOVE_PATIENCE) {
         tracing::error!(%error, "could not remove the task's cgroup");
     }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "stands in map_err")]
-pub(super) fn cgroup_error(error: crate::cgroup::Error) -> ExecutorError {
-    // Where a directory is missing, hosts look for exactly this text.
-    let missing = std::error::Error::source(&error)
-        .and_then(|cause| cause.downcast_ref::<std::io::Error>())
-        .is_some_and(|cause| cause.kind() == std::io::ErrorKind::NotFound);
-    let lead = if missing { "no such file or directory: " } else { "" };
-    ExecutorError::System(format!("unable to configure cgroups: {lead}{}", chain(&error)))
-}
-
-/// An error with its causes: only the text is sent to the host.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |e| e.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Nomad names v1 task cgroups after the directories of allocation and task.
@@ -1035,29 +773,4 @@ impl From<ExecutorError> for NotStarted {
     fn from(error: ExecutorError) -> NotStarted {
         NotStarted::Failed(error)
     }
-}
-
-/// The error that the caller gets for a command that could not be started.
-pub(super) fn start_error(command: &str, rootless: bool, failure: &Failure) -> ExecutorError {
-    match failure.kind {
-        FailureKind::CommandNotFound => ExecutorError::CommandNotFound(failure.to_string()),
-        FailureKind::NotExecutable => ExecutorError::NotExecutable(failure.to_string()),
-        FailureKind::Invalid => ExecutorError::Invalid(failure.to_string()),
-        FailureKind::CgroupGone | FailureKind::System => {
-            let text = format!("failed to start command path={command:?}: {failure}");
-            ExecutorError::System(unprivileged_hint(rootless, text))
-        }
-    }
-}
-
-/// Adds a hint on what an unprivileged user's failed start most likely lacks.
-fn unprivileged_hint(rootless: bool, text: String) -> String {
-    if !rootless {
-        return text;
-    }
-    format!(
-        "{text}: isolating a task without root needs user namespaces that this machine does not give to plain users; \
-         set sysctl user.max_user_namespaces above 0 (and kernel.unprivileged_userns_clone=1 or \
-         kernel.apparmor_restrict_unprivileged_userns=0 where they exist), run as root, or use the raw_exec driver"
-    )
 }

@@ -1,6 +1,7 @@
 //! New limits for a running task.
 
-use super::supervisor::{Running, cgroup_error};
+use super::running::Running;
+use super::start::cgroup_error;
 use super::{CpuQuota, ExecutorError, NewLimits};
 use crate::cgroup::{Sampler, TaskCgroup};
 use crate::spec::{CpuSet, MemoryLimits, Resources, scaled_cpu_shares};

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use super::base::Base;
 use super::schema::{ARTIFACT, CHANGE_SCRIPT, TEMPLATE};
-use super::section::Section;
-use super::task;
+use super::section::{self, Section};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{
     Artifact, ArtifactMode, ChangeMode, ChangeScript, IntoMap as _, Pos, Signal, Source, Template, names,
@@ -108,7 +107,7 @@ fn delimiter(section: &Section<'_>, name: &str, default: &str) -> String {
 
 fn change_mode(section: &Section<'_>) -> ChangeMode {
     let name = section.string("change_signal").filter(|s| !s.is_empty());
-    let signal = name.as_ref().and_then(|n| task::signal(section, "change_signal", n));
+    let signal = name.as_ref().and_then(|n| section::signal(section, "change_signal", n));
     match section.string("change_mode").as_deref() {
         None | Some("restart") => ChangeMode::Restart,
         Some("noop") => ChangeMode::Noop,

@@ -4,34 +4,22 @@ use std::time::Duration;
 
 use super::base::Base;
 use super::diag::did_you_mean;
-use super::schema::{EPHEMERAL_DISK, GROUP, JOB, RESTART, SCALING};
+use super::name::{LONGEST_NAME, check_name};
+use super::restart::RestartFields;
+use super::schema::{EPHEMERAL_DISK, GROUP, JOB, SCALING};
 use super::section::{Expanded, Section, Sink};
+use super::task::Surroundings;
 use super::{network, placement, scheduling, service, task, volume};
 use crate::spec::collections::BTreeMap;
-use crate::spec::{Group, Job, JobType, Network, Pos, RestartMode, RestartPolicy, Service, Task, is_unprintable};
+use crate::spec::{Group, Job, JobType, Network, Pos, Service, Task};
 
 const TYPES: [&str; 4] = ["service", "batch", "system", "sysbatch"];
 /// MiB of a group's disk unless given.
 const DEFAULT_DISK_MIB: u64 = 300;
 /// Most tasks of one run: each has an executor, log files and a cgroup.
 const MOST_TASKS: u64 = 1000;
-/// Longest name of a task, group or port, in bytes.
-pub(super) const LONGEST_NAME: usize = 128;
 /// Longest name of a job, namespace or region.
 const LONGEST_ID: usize = 255;
-/// A restart interval is at least this long.
-const MIN_RESTART_INTERVAL: Duration = Duration::from_secs(5);
-
-/// What tasks need to know of the job and group that they stand in.
-pub(super) struct Surroundings<'a> {
-    pub kind: JobType,
-    pub restart: RestartFields,
-    pub disk_mib: u64,
-    /// Directory that relative artifact sources start from.
-    pub base_dir: Base<'a>,
-    /// Job and group, which begin the name of a service that has none.
-    pub prefix: String,
-}
 
 /// Decodes the job block; what is wrong has been reported to the sink.
 pub(super) fn decode(block: &Expanded<'_>, base_dir: Base<'_>, sink: &Sink) -> Option<Job> {
@@ -85,18 +73,6 @@ pub(super) fn decode(block: &Expanded<'_>, base_dir: Base<'_>, sink: &Sink) -> O
     sink.ok(job.scope.keep(every_task.saturating_mul(copies), job.pos));
     let scheduling = scheduling::of_job(&job);
     Some(Job { id, name, kind, region, namespace, priority, meta, constraints, scheduling, groups })
-}
-
-/// Refuses a name that a terminal would not show as it is, or that would make a longer file name than there may be: a
-/// task's log files and cgroup have its name in theirs.
-pub(super) fn check_name(section: &Section<'_>, pos: &Pos, what: &str, name: &str, most: usize) {
-    if let Some(c) = name.chars().find(|c| is_unprintable(*c)) {
-        let message = format!("the {what}'s name \"{name}\" must not contain the character U+{:04X}", u32::from(c));
-        section.error(pos, message);
-    } else if name.len() > most {
-        let message = format!("the {what}'s name has {} bytes; at most {most} are possible", name.len());
-        section.error(pos, message);
-    }
 }
 
 /// Counts the tasks of the whole job, which a run refuses when they are more than one process can look after.
@@ -245,82 +221,4 @@ fn tasks<'e, 'a: 'e>(
         group.error(group.pos, message);
     }
     tasks
-}
-
-/// The arguments of a `restart` block that were given.
-#[derive(Debug, Clone, Default)]
-pub(super) struct RestartFields {
-    attempts: Option<u32>,
-    interval: Option<Duration>,
-    delay: Option<Duration>,
-    mode: Option<RestartMode>,
-    /// Where the innermost block stands.
-    pos: Option<Pos>,
-}
-
-impl RestartFields {
-    /// Reads the `restart` block of a group or task.
-    pub fn of(owner: &Section<'_>) -> RestartFields {
-        let Some(section) = owner.child("restart", &RESTART) else { return RestartFields::default() };
-        let mode = section.string("mode").and_then(|mode| match mode.as_str() {
-            "fail" => Some(RestartMode::Fail),
-            "delay" => Some(RestartMode::Delay),
-            other => {
-                let message = format!(
-                    "unknown restart mode \"{other}\"{}; use fail or delay",
-                    did_you_mean(other, ["fail", "delay"])
-                );
-                section.error(section.pos_of("mode"), message);
-                None
-            }
-        });
-        if section.bool("render_templates") == Some(true) {
-            let message =
-                format!("render_templates in {} is not supported yet by agentbin run; remove it", section.name);
-            section.refuse(section.pos_of("render_templates"), message);
-        }
-        RestartFields {
-            attempts: section.int("attempts", 0),
-            interval: section.duration("interval"),
-            delay: section.duration("delay"),
-            mode,
-            pos: Some(section.pos.clone()),
-        }
-    }
-
-    /// These fields where they are given, else the group's.
-    pub fn over(self, group: &RestartFields) -> RestartFields {
-        RestartFields {
-            attempts: self.attempts.or(group.attempts),
-            interval: self.interval.or(group.interval),
-            delay: self.delay.or(group.delay),
-            mode: self.mode.or(group.mode),
-            pos: self.pos.or_else(|| group.pos.clone()),
-        }
-    }
-
-    /// The policy with the job type's defaults, after checking that it makes sense.
-    pub fn policy(&self, kind: JobType, owner: &Section<'_>) -> RestartPolicy {
-        let (attempts, interval) =
-            if kind.runs_to_completion() { (3, Duration::from_hours(24)) } else { (2, Duration::from_mins(30)) };
-        let policy = RestartPolicy {
-            attempts: self.attempts.unwrap_or(attempts),
-            interval: self.interval.unwrap_or(interval),
-            delay: self.delay.unwrap_or(Duration::from_secs(15)),
-            mode: self.mode.unwrap_or(RestartMode::Fail),
-        };
-        let Some(pos) = &self.pos else { return policy };
-        if policy.interval < MIN_RESTART_INTERVAL {
-            owner.error(pos, format!("the restart interval must be at least 5s, not {:?}", policy.interval));
-        } else if policy.attempts == 0 && policy.mode == RestartMode::Delay {
-            owner.error(pos, "restart mode \"delay\" needs at least 1 attempt; use mode \"fail\" for no restarts");
-        } else if policy.delay.saturating_mul(policy.attempts) > policy.interval {
-            let message = format!(
-                "{} restarts with a delay of {:?} do not fit into the restart interval of {:?}; make the interval longer",
-                policy.attempts, policy.delay, policy.interval
-            );
-            owner.error(pos, message);
-        }
-        policy
-    }
 }

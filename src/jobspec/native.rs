@@ -2,6 +2,8 @@
 //!
 //! The parser limits nesting to 64 levels and chains to 128 operators, so every walk over the result may recurse.
 
+mod template;
+
 use std::ops::Range;
 
 use hcl_edit::Span;
@@ -11,7 +13,6 @@ use hcl_edit::structure::Body as HclBody;
 use super::ast::{Attr, Block, Body, Call, Expr, For, Kind, Operator, Step};
 use super::diag::{Diagnostic, Result, Source};
 use super::scan;
-use super::template;
 use super::value::{Number, Value};
 use crate::spec::Pos;
 

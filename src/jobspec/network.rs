@@ -1,6 +1,6 @@
 //! Networks of groups, and those that tasks had of their own before groups had some.
 
-use super::job::{LONGEST_NAME, check_name};
+use super::name::{LONGEST_NAME, check_name};
 use super::schema::{CNI, DNS, NETWORK, PORT, Schema, TASK_NETWORK, TASK_PORT};
 use super::section::{Expanded, Section};
 use crate::spec::collections::BTreeMap;

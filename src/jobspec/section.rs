@@ -10,7 +10,7 @@ use super::eval::Scope;
 use super::schema::{self, Key, Often, Schema, Takes, Use};
 use super::value::Value;
 use crate::spec::collections::BTreeMap;
-use crate::spec::{Order as _, Pos, shortened};
+use crate::spec::{Order as _, Pos, Signal, shortened};
 
 /// The largest numbers of the types that arguments have.
 const LARGEST: [i128; 5] = [u16::MAX as i128, i32::MAX as i128, u32::MAX as i128, i64::MAX as i128, u64::MAX as i128];
@@ -520,4 +520,14 @@ impl<'a> Section<'a> {
 
 fn or_remove(hint: String) -> String {
     if hint.is_empty() { "; remove it".to_owned() } else { hint }
+}
+
+/// Reads a signal's name.
+pub(super) fn signal(section: &Section<'_>, argument: &str, name: &str) -> Option<Signal> {
+    let signal = Signal::from_name(name);
+    if signal.is_none() {
+        let message = format!("unknown signal \"{name}\" in {}; use a name such as SIGTERM", section.name);
+        section.refuse(section.pos_of(argument), message);
+    }
+    signal
 }

@@ -2,22 +2,35 @@
 
 use serde_json::{Map, Value as Json};
 
+use super::base::Base;
 use super::diag::did_you_mean;
 use super::files;
-use super::job::{LONGEST_NAME, RestartFields, Surroundings, check_name};
+use super::name::{LONGEST_NAME, check_name};
 use super::network;
 use super::placement;
+use super::restart::RestartFields;
 use super::scheduling;
 use super::schema::{FREE, LIFECYCLE, LOGS, RESOURCES, TASK};
-use super::section::{Expanded, Section, Sink, expand};
+use super::section::{Expanded, Section, Sink, expand, signal};
 use super::service;
 use super::value::Value;
 use super::volume;
 use crate::spec::collections::BTreeSet;
-use crate::spec::{DriverConfig, Lifecycle, LifecycleHook, LogConfig, LogKeeping, Signal, Task, TaskResources};
+use crate::spec::{DriverConfig, JobType, Lifecycle, LifecycleHook, LogConfig, LogKeeping, Task, TaskResources};
 
 /// Least memory of a task in MiB.
 const MIN_MEMORY_MIB: i128 = 10;
+
+/// What tasks need to know of the job and group that they stand in.
+pub(super) struct Surroundings<'a> {
+    pub kind: JobType,
+    pub restart: RestartFields,
+    pub disk_mib: u64,
+    /// Directory that relative artifact sources start from.
+    pub base_dir: Base<'a>,
+    /// Job and group, which begin the name of a service that has none.
+    pub prefix: String,
+}
 
 /// Decodes one task; what is wrong has been reported to the sink.
 pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sink) -> Task {
@@ -69,16 +82,6 @@ pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sin
         services,
         pos: block.pos.clone(),
     }
-}
-
-/// Reads a signal's name.
-pub(super) fn signal(section: &Section<'_>, argument: &str, name: &str) -> Option<Signal> {
-    let signal = Signal::from_name(name);
-    if signal.is_none() {
-        let message = format!("unknown signal \"{name}\" in {}; use a name such as SIGTERM", section.name);
-        section.refuse(section.pos_of(argument), message);
-    }
-    signal
 }
 
 fn limits(section: Option<&Section<'_>>) -> TaskResources {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::diag::did_you_mean;
-use super::job::{LONGEST_NAME, check_name};
+use super::name::{LONGEST_NAME, check_name};
 use super::schema::{CSI_PLUGIN, MOUNT_OPTIONS, UPDATE, VOLUME, VOLUME_MOUNT};
 use super::section::{Expanded, Section};
 use crate::spec::IntoSet as _;

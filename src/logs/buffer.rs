@@ -11,6 +11,9 @@ use crate::sys::pages::Pages;
 /// Bytes read from a pipe in one system call, at most.
 pub(super) const SIZE: usize = 256 * 1024;
 
+/// The requested capacity of a task's pipe: enough for a writer of 1 GB/s during one pause.
+pub(super) const PIPE_SIZE: usize = 1024 * 1024;
+
 struct Shared {
     pages: Option<Pages>,
     leases: usize,

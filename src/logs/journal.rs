@@ -33,7 +33,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags};
 use sha2::Digest as _;
 use tokio::time::Instant;
 
-use super::pump::PIPE_SIZE;
+use super::buffer::PIPE_SIZE;
 use crate::sys;
 use crate::sys::owned::{self, OwnDir};
 use crate::sys::pages::{Pages, Words};

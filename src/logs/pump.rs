@@ -10,12 +10,9 @@ use tokio::io::Interest;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::buffer::{self, Lease};
+use super::buffer::{self, Lease, PIPE_SIZE};
 use super::journal::{self, Journal};
 use super::rotator::{Change, Counters, LiveCounters, Rotator, RotatorError};
-
-/// The requested capacity: enough for a writer of 1 GB/s during one pause.
-pub(super) const PIPE_SIZE: usize = 1024 * 1024;
 
 /// A read that brings less than this is followed by a pause, so that many small writes cost one wakeup.
 const SMALL_READ: usize = 64 * 1024;

@@ -16,20 +16,17 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use sha2::Digest as _;
 
 use super::cni::List;
+use super::lease::{By, NAME, leases, taken};
 use super::lock::Locked;
 use super::{Error, Subnet, Subnets, builtin, conntrack, forward, program};
 use crate::spec::json::json;
 use crate::sys::{self, owned};
 
-/// Name of the network and of its bridge.
-pub(super) const NAME: &str = "agentbin";
 const FORWARD: &str = "AGENTBIN-FORWARD";
 const INPUT: &str = "AGENTBIN-INPUT";
 const LEAVE: &str = "AGENTBIN-LEAVE";
 /// Longest mark file that is read, in bytes: two subnets.
 const LONGEST_MARK: u64 = 128;
-/// Longest file of a lease that is read, in bytes: an id and the name of an interface.
-const LONGEST_LEASE: u64 = 1 << 10;
 /// Table, chain of the kernel, our chain: `builtin` has the first, IPv6 the first two.
 const JUMPS: [(&str, &str, &str); 3] =
     [("filter", "FORWARD", FORWARD), ("nat", "POSTROUTING", LEAVE), ("filter", "INPUT", INPUT)];
@@ -90,15 +87,6 @@ pub(super) fn has_plugins(dirs: &[PathBuf]) -> bool {
     ["bridge", "host-local", "portmap"].iter().all(|kind| dirs.iter().any(|dir| dir.join(kind).exists()))
 }
 
-/// What connects allocations to the bridge. One bridge may have allocations of both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum By {
-    /// The reference plugins, which need `iptables`.
-    Plugins,
-    /// `builtin`, which needs `nft`.
-    Builtin,
-}
-
 impl By {
     /// The file that says that its rules may exist.
     fn mark(self, run_dir: &Path) -> PathBuf {
@@ -108,11 +96,6 @@ impl By {
         };
         run_dir.join("lock").join(name)
     }
-}
-
-/// The directory with one file for each address that is in use, named after the address.
-pub(super) fn leases(run_dir: &Path) -> PathBuf {
-    run_dir.join("leases").join(NAME)
 }
 
 /// The file that says that we made the bridge, and its subnet.
@@ -301,34 +284,11 @@ fn port_chain(kind: &str, id: &str) -> String {
     name
 }
 
-/// The addresses that are taken, each with its file.
-pub(super) fn taken(run_dir: &Path) -> Result<Vec<(IpAddr, PathBuf)>, Error> {
-    let dir = leases(run_dir);
-    let entries = match fs::read_dir(&dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.map_err(Error::system("list", &dir))?,
-    };
-    let mut taken = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(Error::system("list", &dir))?;
-        let address = entry.file_name().to_str().and_then(|name| name.parse().ok());
-        taken.extend(address.map(|address| (address, entry.path())));
-    }
-    Ok(taken)
-}
-
 /// How many allocations have an address, of either family.
 fn used(run_dir: &Path) -> Result<usize, Error> {
     let taken = taken(run_dir)?;
     let v4 = taken.iter().filter(|(ip, _)| ip.is_ipv4()).count();
     Ok(v4.max(taken.len() - v4))
-}
-
-/// Whether the file of an address says that it is this allocation's. An empty one, whose process was killed before it wrote, is
-/// anybody's: nothing has its address.
-pub(super) fn is_of(path: &Path, id: &str) -> bool {
-    owned::read(path, LONGEST_LEASE)
-        .is_ok_and(|text| text.is_empty() || text.split(|byte| *byte == b'\r').next() == Some(id.as_bytes()))
 }
 
 /// Removes what all allocations share, if no allocation has an address any more.

@@ -18,7 +18,7 @@ use sha2::Digest as _;
 
 use super::link::Links;
 use super::lock::{Locked, own_dir};
-use super::{Error, Mapping, Subnet, Subnets, bridge, cni, forward, guard, namespace, program};
+use super::{Error, Mapping, Subnet, Subnets, cni, forward, guard, lease, namespace, program};
 use crate::spec::json::json;
 use crate::sys::owned;
 
@@ -60,7 +60,7 @@ impl Member<'_> {
         let cannot = Error::system("connect the network namespace", self.namespace);
         let connected = namespace::open(self.namespace).and_then(|inside| {
             here.add_pair(&link, cni::INTERFACE, &inside, mac)?;
-            here.join(&link, bridge::NAME)?;
+            here.join(&link, lease::NAME)?;
             set_up_inside(&inside, &addresses)
         });
         connected.map_err(cannot)?;
@@ -77,7 +77,7 @@ impl Member<'_> {
         };
         Ok(json!({
             "interfaces": [
-                { "name": bridge::NAME },
+                { "name": lease::NAME },
                 { "name": link },
                 { "name": cni::INTERFACE, "mac": mac.map(|byte| format!("{byte:02x}")).join(":"), "sandbox": self.namespace },
             ],
@@ -130,7 +130,7 @@ impl Member<'_> {
     /// Takes an address of each subnet: the next free one after the one that was given last.
     fn lease(&self) -> Result<Vec<(IpAddr, Subnet)>, Error> {
         self.give_back()?;
-        let dir = bridge::leases(self.run_dir);
+        let dir = lease::leases(self.run_dir);
         own_dir(&dir).map_err(Error::system("make the directory", &dir))?;
         let take = |(number, subnet)| Ok((self.take(&dir, number, subnet)?, subnet));
         self.subnets.all().enumerate().map(take).collect()
@@ -157,8 +157,8 @@ impl Member<'_> {
 
     /// Removes the files of its addresses.
     fn give_back(&self) -> Result<(), Error> {
-        let taken = bridge::taken(self.run_dir)?;
-        for (_, path) in taken.into_iter().filter(|(_, path)| bridge::is_of(path, self.id)) {
+        let taken = lease::taken(self.run_dir)?;
+        for (_, path) in taken.into_iter().filter(|(_, path)| lease::is_of(path, self.id)) {
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(Error::system("give back the address", path)(error));
@@ -213,7 +213,7 @@ fn set_up_inside(inside: &OwnedFd, addresses: &[(IpAddr, Subnet)]) -> io::Result
 /// The rules that all allocations on the bridge share: packets leave with the host's address, and do not reach the host's loopback.
 /// What comes back to the bridge through a mapped port comes from the host, as the answer must pass it too.
 pub(super) fn share(locked: &mut Locked, subnets: Subnets, patience: Duration) -> Result<(), Error> {
-    let (name, v4) = (bridge::NAME, subnets.v4);
+    let (name, v4) = (lease::NAME, subnets.v4);
     let leave = "chain leave {\ntype nat hook postrouting priority 99; policy accept;\n";
     let mut script = format!(
         "{}table {V4} {name} {{\n\
@@ -240,25 +240,25 @@ pub(super) fn share(locked: &mut Locked, subnets: Subnets, patience: Duration) -
 
 /// Removes them.
 pub(super) fn unshare(locked: &mut Locked, with_ipv6: bool, patience: Duration) -> Result<(), Error> {
-    let gone: String = families(with_ipv6).map(|family| guard::gone(family, bridge::NAME)).collect();
+    let gone: String = families(with_ipv6).map(|family| guard::gone(family, lease::NAME)).collect();
     nft(locked, &gone, patience)
 }
 
 /// Makes the bridge, with the gateways' addresses.
 pub(super) fn make_bridge(subnets: Subnets) -> Result<(), Error> {
     let made = Links::open().and_then(|links| {
-        links.add_bridge(bridge::NAME, mac_of(subnets.v4.gateway()))?;
+        links.add_bridge(lease::NAME, mac_of(subnets.v4.gateway()))?;
         if subnets.v6.is_some() {
-            forward::set(bridge::NAME, &BRIDGE)?;
+            forward::set(lease::NAME, &BRIDGE)?;
         }
         for subnet in subnets.all() {
-            links.add_address(bridge::NAME, subnet.gateway(), subnet.prefix)?;
+            links.add_address(lease::NAME, subnet.gateway(), subnet.prefix)?;
         }
-        links.up(bridge::NAME)
+        links.up(lease::NAME)
     });
-    made.map_err(Error::system("make the bridge", bridge::NAME))?;
+    made.map_err(Error::system("make the bridge", lease::NAME))?;
     // A port that is mapped at the host's loopback leads out of it, to the bridge; `share` drops what would come back that way.
-    let settings = [format!("conf/{}/route_localnet", bridge::NAME), "ip_forward".to_owned()];
+    let settings = [format!("conf/{}/route_localnet", lease::NAME), "ip_forward".to_owned()];
     for path in settings.map(|setting| PathBuf::from("/proc/sys/net/ipv4").join(setting)) {
         if fs::read(&path).is_ok_and(|value| value.starts_with(b"1")) {
             continue;
@@ -311,11 +311,11 @@ mod tests {
         assert_eq!(of("g").unwrap(), (2, 8), "the next after the last one, from the beginning");
         assert_eq!(of("g").unwrap(), (3, 9), "one allocation has one; its next one is the least recently used");
         for (name, text) in [("10.0.0.3", "g\r\neth0"), ("fd00::9", "g\r\neth0"), ("last_reserved_ip.1", "fd00::9")] {
-            let path = bridge::leases(dir.path()).join(name);
+            let path = lease::leases(dir.path()).join(name);
             assert_eq!(fs::read_to_string(path).unwrap(), text, "{name}: as host-local writes it");
         }
         // Killed between making the file and writing it.
-        fs::write(bridge::leases(dir.path()).join("10.0.0.2"), "").unwrap();
+        fs::write(lease::leases(dir.path()).join("10.0.0.2"), "").unwrap();
         assert_eq!(of("h").unwrap(), (2, 10));
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::bridge::By;
+use super::lease::By;
 use super::lock::Locked;
 use super::program;
 use super::{Error, Mapping, Status};

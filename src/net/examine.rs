@@ -6,7 +6,8 @@ use std::io;
 
 use serde_json::Value;
 
-use super::bridge::{self, By};
+use super::bridge;
+use super::lease::{self, By};
 use super::link::Links;
 use super::lock::{Locked, nobodys};
 use super::{Error, Networks, PATIENCE, Subnet, Subnets, conntrack, forward, guard, namespace, program};
@@ -74,7 +75,7 @@ fn kernel(by: By, subnet: Subnet) -> Finding {
     let tried = namespace::apart(|| {
         let option = |fix: &'static str| move |e: io::Error| (e.to_string(), fix);
         let links = Links::open().map_err(option("a kernel with CONFIG_NET"))?;
-        links.add_bridge(bridge::NAME, [2, 0, 0, 0, 0, 1]).map_err(option("the module bridge (CONFIG_BRIDGE)"))?;
+        links.add_bridge(lease::NAME, [2, 0, 0, 0, 0, 1]).map_err(option("the module bridge (CONFIG_BRIDGE)"))?;
         let veth = File::open("/proc/thread-self/ns/net")
             .and_then(|own| links.add_pair(LINK, "eth0", own, [2, 0, 0, 0, 0, 2]));
         veth.map_err(option("the module veth (CONFIG_VETH)"))?;
@@ -147,11 +148,7 @@ fn forwarded(what: &'static str, family: &str, chains: &[Value], iptables: Optio
             format!("nft insert rule {of} {table} {name} iifname agentbin accept, and the same with oifname")
         };
         let value = format!("dropped by chain {name} of nft's table {of} {table}, unless it accepts them");
-        return Finding {
-            what,
-            value,
-            problem: Some(("allocations on the bridge may have no connectivity", fix)),
-        };
+        return Finding { what, value, problem: Some(("allocations on the bridge may have no connectivity", fix)) };
     }
     let value = match iptables {
         Some(policy) if policy != "ACCEPT" => {

@@ -18,7 +18,7 @@ use serde_json::Value;
 use sha2::Digest as _;
 
 use super::lock::{Locked, nobodys};
-use super::{Error, bridge, cni, program};
+use super::{Error, cni, lease, program};
 
 /// The program that makes the rules, and the package that contains it.
 pub(super) const PROGRAM: &str = "nft";
@@ -47,7 +47,7 @@ impl Wire {
             let name = text(interface, "name");
             if !text(interface, "sandbox").is_empty() {
                 inside = Some((number, mac(&text(interface, "mac"))?));
-            } else if name != bridge::NAME {
+            } else if name != lease::NAME {
                 link = Some(name);
             }
         }

@@ -19,6 +19,7 @@ mod error;
 mod examine;
 mod forward;
 mod guard;
+mod lease;
 mod link;
 mod lock;
 mod namespace;
@@ -43,9 +44,9 @@ pub use noted::{Noted, all as noted};
 pub use program::Output;
 pub use resolver::servers_behind_stub;
 
-use bridge::By;
 use builtin::Member;
 use cni::{Caller, Connection, List};
+use lease::By;
 
 /// The usual directory of CNI configurations, the same as Nomad's.
 const CONFIG_DIR: &str = "/opt/cni/config";
@@ -331,9 +332,9 @@ impl Networks {
         let list = match wish.kind {
             Kind::None => None,
             Kind::Cni(name) => Some(cni::find(&self.config_dir, name)?),
-            Kind::Bridge if !bridge::has_plugins(&self.plugin_dirs) => Some(List::without_plugins(bridge::NAME)),
+            Kind::Bridge if !bridge::has_plugins(&self.plugin_dirs) => Some(List::without_plugins(lease::NAME)),
             Kind::Bridge => {
-                let broken = |reason| Error::BadConfig { path: PathBuf::from(bridge::NAME), reason };
+                let broken = |reason| Error::BadConfig { path: PathBuf::from(lease::NAME), reason };
                 Some(bridge::list(&self.run_dir, self.subnets).map_err(broken)?)
             }
         };
@@ -514,7 +515,7 @@ impl Network {
     fn addresses(&self, connection: &Connection) -> Result<Vec<IpAddr>, Error> {
         let Some(subnets) = self.subnets() else { return Ok(Vec::new()) };
         let (own, others): (Vec<_>, Vec<_>) =
-            bridge::taken(&self.run_dir)?.into_iter().partition(|(_, path)| bridge::is_of(path, &self.id));
+            lease::taken(&self.run_dir)?.into_iter().partition(|(_, path)| lease::is_of(path, &self.id));
         let mut former = wire(connection).map_or(Vec::new(), |wire| wire.addresses);
         // Another allocation has what was given back before a reboot, or before the process was killed that did it.
         former.retain(|ip| others.iter().all(|(taken, _)| taken != ip));
@@ -621,7 +622,7 @@ mod tests {
             "ips": [{ "interface": 1, "address": "10.0.0.2/24" }, { "interface": 1, "address": "192.0.2.1/24" }],
         });
         let connection = Connection {
-            list: List::without_plugins(bridge::NAME),
+            list: List::without_plugins(lease::NAME),
             dirs: Vec::new(),
             args: String::new(),
             mappings: Vec::new(),
@@ -639,7 +640,7 @@ mod tests {
         };
         let own = || network.addresses(&connection).unwrap().iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(own(), ["10.0.0.2"], "what is not in the subnet was never its own");
-        let leases = bridge::leases(dir.path());
+        let leases = lease::leases(dir.path());
         std::fs::create_dir_all(&leases).unwrap();
         std::fs::write(leases.join("10.0.0.2"), "b\r\neth0").unwrap();
         assert_eq!(own(), [""; 0]);

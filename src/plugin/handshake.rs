@@ -1,3 +1,5 @@
+//! The handshake of go-plugin: cookie, protocol versions, and the line that a plugin prints.
+
 use std::fmt;
 
 use super::connection::Address;

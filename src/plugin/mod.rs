@@ -8,6 +8,7 @@
 
 mod broker;
 mod connection;
+mod error;
 mod handshake;
 mod hclog;
 mod host;
@@ -17,8 +18,9 @@ mod tls;
 
 pub use broker::Broker;
 pub use connection::{Address, Connection, Incoming};
+pub use error::HostError;
 pub use handshake::{COOKIE_KEY, COOKIE_VALUE, Handshake, HandshakeError, PROTOCOL_VERSION, Protocol};
 pub use hclog::{HclogLayer, HclogLine, Level};
-pub use host::{Client, HostError, Launch, Life, Program, Stdio, role_environment};
+pub use host::{Client, Launch, Life, Program, Stdio, role_environment};
 pub use reattach::{Reattach, ReattachConfig};
 pub use server::{ServeError, Server, Stop};

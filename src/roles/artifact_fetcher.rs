@@ -1,3 +1,5 @@
+//! The role `artifact-fetcher`: fetches one artifact for its parent process.
+
 use std::ffi::OsString;
 
 use crate::artifact;

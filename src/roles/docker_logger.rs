@@ -1,3 +1,5 @@
+//! The role `docker_logger`: copies a container's output into a task's FIFOs.
+
 use std::ffi::OsString;
 
 use tokio::runtime::Builder;

@@ -1,3 +1,5 @@
+//! The roles `exec`, `raw_exec`, `java` and `docker`: a driver as a plugin of a Nomad agent.
+
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};

@@ -1,3 +1,5 @@
+//! The role `executor`: owns one task for a host.
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;

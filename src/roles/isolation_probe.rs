@@ -1,3 +1,5 @@
+//! The role `isolation-probe`: measures the isolation of a task from inside.
+
 use std::ffi::OsString;
 use std::io::Write as _;
 

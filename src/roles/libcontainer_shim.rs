@@ -1,3 +1,5 @@
+//! The role `libcontainer-shim`: becomes the task.
+
 use std::ffi::OsString;
 
 use crate::container;

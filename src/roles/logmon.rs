@@ -1,3 +1,5 @@
+//! The role `logmon`: collects a task's FIFOs for a host.
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 

@@ -1,3 +1,5 @@
+//! The role `subordinate`: does one piece of work as root of a user namespace that its parent process maps.
+
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::Path;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-use super::{Job, Pos, Task, VersionDemand, VersionRules, go_regex, shortened};
+use super::{Pos, VersionDemand, VersionRules, go_regex, shortened};
 use crate::spec::collections::BTreeSet;
 
 /// How a constraint compares, in the words of a job file.
@@ -219,42 +219,6 @@ impl Constraint {
         };
         let found = if attribute.starts_with("${") { "this machine has" } else { "that is" };
         format!("it wants {wanted}, and {found} {}; {fix}", shown(left.as_deref()))
-    }
-}
-
-impl Job {
-    /// The constraints of the job, its groups and its tasks that a machine does not meet, in this order: where each stands, and
-    /// why. `lookup` knows `attr.*`, `meta.*` and `node.*` of the machine.
-    pub fn unmet<'a>(&'a self, lookup: &'a dyn Fn(&str) -> Option<String>) -> impl Iterator<Item = (&'a Pos, String)> {
-        let of_job = std::iter::once((format!("job \"{}\"", self.id), &self.constraints, self.instances()));
-        let of_groups = self
-            .groups
-            .iter()
-            .map(|group| (format!("group \"{}\"", group.name), &group.constraints, u64::from(group.count)));
-        let of_tasks = self.groups.iter().flat_map(|group| {
-            let of_task =
-                move |task: &'a Task| (format!("task \"{}\"", task.name), &task.constraints, u64::from(group.count));
-            group.tasks.iter().map(of_task)
-        });
-        // Where nothing runs, nothing has to be met.
-        let all = of_job.chain(of_groups).chain(of_tasks).filter(|(_, _, instances)| *instances > 0);
-        all.flat_map(move |(owner, constraints, instances)| {
-            let unmet = constraints.iter().filter(move |constraint| !constraint.is_met(instances, lookup));
-            unmet.map(move |constraint| {
-                let why = constraint.explain(instances, lookup);
-                (&constraint.pos, format!("constraint in {owner} is not met: {why}"))
-            })
-        })
-    }
-
-    /// Every constraint of the job, its groups and its tasks.
-    pub fn all_constraints(&self) -> impl Iterator<Item = &Constraint> {
-        let tasks = self.groups.iter().flat_map(|group| &group.tasks).flat_map(|task| &task.constraints);
-        self.constraints.iter().chain(self.groups.iter().flat_map(|group| &group.constraints)).chain(tasks)
-    }
-
-    fn instances(&self) -> u64 {
-        self.groups.iter().map(|group| u64::from(group.count)).sum()
     }
 }
 

@@ -1,3 +1,5 @@
+//! Sets of processors in the kernel's list format.
+
 use std::fmt;
 use std::str::FromStr;
 

@@ -1,3 +1,5 @@
+//! Names of environment variables that contain a label of a job file.
+
 /// The name of an environment variable that a label of a job file is part of, such as `NOMAD_PORT_web`, as Nomad writes it: what
 /// is neither an ASCII letter or digit nor `_` or `.` becomes `_`, byte by byte.
 #[must_use]

@@ -1,3 +1,5 @@
+//! Task events and their types.
+
 use std::time::SystemTime;
 
 use crate::spec::collections::BTreeMap;

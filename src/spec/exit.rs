@@ -1,3 +1,5 @@
+//! How a task's main process ended.
+
 use std::time::SystemTime;
 
 /// How a task's main process ended.

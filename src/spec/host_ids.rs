@@ -1,3 +1,5 @@
+//! Ranges of host ids for the users and groups of an allocation.
+
 use std::fmt;
 
 /// The host's numbers of an allocation's users and groups: id `n` inside is `base + n` outside, for each `n` below

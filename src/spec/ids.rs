@@ -1,3 +1,5 @@
+//! Ids of allocations, and the identity of a process.
+
 use std::fmt;
 
 /// The id of an allocation: a UUID in Nomad's text form.

@@ -1,3 +1,5 @@
+//! Replacement of runtime references, `${name}`, in a text.
+
 /// Replaces the runtime references `${name}` in a text by what `lookup` knows of them.
 ///
 /// What `lookup` does not know stays as it is, `$${` becomes a literal `${`, and a replacement is not looked at again.

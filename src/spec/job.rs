@@ -1,69 +1,14 @@
+//! A job with its groups and tasks: what a job file describes.
+
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Constraint, CsiPlugin, GroupScheduling, JobScheduling, LogKeeping, Service, Signal, Volume, VolumeMount};
+use super::{
+    Constraint, CsiPlugin, GroupScheduling, JobScheduling, JobType, LogKeeping, Pos, Service, Signal, Volume,
+    VolumeMount,
+};
 use crate::spec::collections::BTreeMap;
-
-/// A place in a job file.
-#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(from = "(String, u32, u32)", into = "(String, u32, u32)")]
-pub struct Pos {
-    /// The file as it was named on the command line.
-    pub file: Arc<str>,
-    /// Line, from 1.
-    pub line: u32,
-    /// Column in characters, from 1.
-    pub column: u32,
-}
-
-impl From<(String, u32, u32)> for Pos {
-    fn from((file, line, column): (String, u32, u32)) -> Pos {
-        Pos { file: file.into(), line, column }
-    }
-}
-
-impl From<Pos> for (String, u32, u32) {
-    fn from(Pos { file, line, column }: Pos) -> (String, u32, u32) {
-        (file.to_string(), line, column)
-    }
-}
-
-impl fmt::Display for Pos {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.file, self.line)
-    }
-}
-
-/// What kind of work a job is; decides restart defaults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[expect(missing_docs, reason = "Nomad's job types")]
-pub enum JobType {
-    Service,
-    Batch,
-    System,
-    Sysbatch,
-}
-
-impl JobType {
-    /// `batch` and `sysbatch` run to an end; a service is restarted when it succeeds, too.
-    #[must_use]
-    pub const fn runs_to_completion(self) -> bool {
-        matches!(self, JobType::Batch | JobType::Sysbatch)
-    }
-
-    /// Nomad's word.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            JobType::Service => "service",
-            JobType::Batch => "batch",
-            JobType::System => "system",
-            JobType::Sysbatch => "sysbatch",
-        }
-    }
-}
 
 /// A job: what a job file describes.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -88,6 +33,42 @@ pub struct Job {
     pub scheduling: JobScheduling,
     /// At least one.
     pub groups: Vec<Group>,
+}
+
+impl Job {
+    /// The constraints of the job, its groups and its tasks that a machine does not meet, in this order: where each stands, and
+    /// why. `lookup` knows `attr.*`, `meta.*` and `node.*` of the machine.
+    pub fn unmet<'a>(&'a self, lookup: &'a dyn Fn(&str) -> Option<String>) -> impl Iterator<Item = (&'a Pos, String)> {
+        let of_job = std::iter::once((format!("job \"{}\"", self.id), &self.constraints, self.instances()));
+        let of_groups = self
+            .groups
+            .iter()
+            .map(|group| (format!("group \"{}\"", group.name), &group.constraints, u64::from(group.count)));
+        let of_tasks = self.groups.iter().flat_map(|group| {
+            let of_task =
+                move |task: &'a Task| (format!("task \"{}\"", task.name), &task.constraints, u64::from(group.count));
+            group.tasks.iter().map(of_task)
+        });
+        // Where nothing runs, nothing has to be met.
+        let all = of_job.chain(of_groups).chain(of_tasks).filter(|(_, _, instances)| *instances > 0);
+        all.flat_map(move |(owner, constraints, instances)| {
+            let unmet = constraints.iter().filter(move |constraint| !constraint.is_met(instances, lookup));
+            unmet.map(move |constraint| {
+                let why = constraint.explain(instances, lookup);
+                (&constraint.pos, format!("constraint in {owner} is not met: {why}"))
+            })
+        })
+    }
+
+    /// Every constraint of the job, its groups and its tasks.
+    pub fn all_constraints(&self) -> impl Iterator<Item = &Constraint> {
+        let tasks = self.groups.iter().flat_map(|group| &group.tasks).flat_map(|task| &task.constraints);
+        self.constraints.iter().chain(self.groups.iter().flat_map(|group| &group.constraints)).chain(tasks)
+    }
+
+    fn instances(&self) -> u64 {
+        self.groups.iter().map(|group| u64::from(group.count)).sum()
+    }
 }
 
 /// Tasks that live together in one allocation.

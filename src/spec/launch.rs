@@ -1,3 +1,5 @@
+//! What an executor needs to launch a task: command, mounts, devices, namespaces, limits.
+
 use std::path::PathBuf;
 use std::time::Duration;
 

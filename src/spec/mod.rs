@@ -16,6 +16,7 @@ mod job;
 pub mod json;
 mod launch;
 mod pattern;
+mod pos;
 mod printable;
 mod resources;
 mod restrict;
@@ -40,14 +41,14 @@ pub use host_ids::{HostIdSpace, HostIds};
 pub use ids::{AllocId, ProcessId};
 pub use interpolate::interpolate;
 pub use job::{
-    Artifact, ArtifactMode, ChangeMode, ChangeScript, Dns, DriverConfig, Group, HostNetwork, Job, JobType, Lifecycle,
-    LifecycleHook, LogConfig, Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task, TaskResources,
-    Template,
+    Artifact, ArtifactMode, ChangeMode, ChangeScript, Dns, DriverConfig, Group, HostNetwork, Job, Lifecycle,
+    LifecycleHook, LogConfig, Network, NetworkMode, Port, RestartMode, RestartPolicy, Task, TaskResources, Template,
 };
 pub use launch::{
     Device, LaunchSpec, LogCollection, LogKeeping, Mount, NamespaceMode, Neighbours, Outlive, Propagation,
 };
 pub use pattern::{LONGEST_PATTERN, go_regex, regex};
+pub use pos::Pos;
 pub use printable::{LONGEST_MESSAGE, escaped, escaped_lines, is_unprintable, shortened};
 pub use resources::{
     CgroupPaths, IoLimit, MOST_CPU_SHARES, MemoryLimits, Resources, cpu_weight_from_shares, scaled_cpu_shares,
@@ -55,7 +56,7 @@ pub use resources::{
 pub use restrict::{LimitedResource, Masks, OwnNamespaces, ResourceLimit, Unveil};
 pub use role::{PLUGIN_MARK, Role};
 pub use scheduling::{
-    DelayFunction, DispatchError, EphemeralDisk, GroupScheduling, HealthCheck, JobScheduling, LONGEST_PAYLOAD,
+    DelayFunction, DispatchError, EphemeralDisk, GroupScheduling, HealthCheck, JobScheduling, JobType, LONGEST_PAYLOAD,
     Parameterized, PayloadRule, Periodic, Reschedule, Update,
 };
 pub use seccomp::Seccomp;

@@ -1,3 +1,5 @@
+//! Resource limits of a task, and the cgroups in which it is accounted.
+
 use std::path::PathBuf;
 
 use crate::spec::collections::BTreeMap;

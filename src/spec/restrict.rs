@@ -1,3 +1,5 @@
+//! Restrictions that a task is started with: resource limits, unveiled files, masked paths, namespaces of its own.
+
 use std::fmt;
 use std::path::PathBuf;
 

@@ -1,3 +1,5 @@
+//! The names of the roles of this executable.
+
 /// A program that this executable can be besides a command line tool.
 ///
 /// The names are Nomad's: a host sends them as `argv[1]`, and a symlink of that name selects the role too.

@@ -2,8 +2,37 @@
 
 use std::time::Duration;
 
-use super::{JobType, Pos};
+use super::Pos;
 use crate::spec::collections::{BTreeMap, BTreeSet};
+
+/// What kind of work a job is; decides restart defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[expect(missing_docs, reason = "Nomad's job types")]
+pub enum JobType {
+    Service,
+    Batch,
+    System,
+    Sysbatch,
+}
+
+impl JobType {
+    /// `batch` and `sysbatch` run to an end; a service is restarted when it succeeds, too.
+    #[must_use]
+    pub const fn runs_to_completion(self) -> bool {
+        matches!(self, JobType::Batch | JobType::Sysbatch)
+    }
+
+    /// Nomad's word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            JobType::Service => "service",
+            JobType::Batch => "batch",
+            JobType::System => "system",
+            JobType::Sysbatch => "sysbatch",
+        }
+    }
+}
 
 /// What a job says to whoever schedules it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -1,3 +1,5 @@
+//! The choice of a task's seccomp filter.
+
 /// Which system calls a task may make.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum Seccomp {

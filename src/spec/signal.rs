@@ -1,3 +1,5 @@
+//! Signal numbers and their names.
+
 use std::fmt;
 
 /// A signal number that the kernel knows (1 to 64).

@@ -1,3 +1,5 @@
+//! CPU and memory statistics of tasks and processes, and which fields of them were measured.
+
 use std::time::SystemTime;
 
 use crate::spec::collections::BTreeMap;

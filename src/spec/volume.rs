@@ -1,3 +1,5 @@
+//! Volumes of a job and mount options, CSI included.
+
 use std::fmt;
 use std::time::Duration;
 

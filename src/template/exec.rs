@@ -4,10 +4,9 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::asked::{Ask, Asked};
-use super::functions::{Function, Type};
 use super::host::Host;
-use super::parser::{Branch, Command, Name, Node, Operand, Pipeline, Term};
-use super::value::{Bytes, Key, Keyed, Kind, Map, Value};
+use super::types::{Branch, Command, Exec, Function, Name, Node, Operand, Pipeline, Term, Type};
+use super::value::{Key, Keyed, Kind, Map, Value};
 use super::verbs;
 use super::{Limits, Rendered, TemplateError};
 use crate::spec::collections::BTreeMap;
@@ -21,25 +20,6 @@ pub(super) enum Stop {
 }
 
 type Go<T> = Result<T, Stop>;
-
-/// What rendering works on.
-pub(super) struct Exec<'a> {
-    defined: &'a BTreeMap<Vec<u8>, Vec<Node>>,
-    pub(super) host: &'a dyn Host,
-    /// A key that is missing is an error.
-    strict: bool,
-    pub(super) limits: Limits,
-    cancel: &'a AtomicBool,
-    steps: u64,
-    made: usize,
-    depth: usize,
-    /// How many bytes all outputs have.
-    written: usize,
-    variables: Vec<(Name, Value)>,
-    pub(super) scratch: BTreeMap<Bytes, Value>,
-    missing: Vec<String>,
-    asked: Asked,
-}
 
 /// Renders the template without a name.
 pub(super) fn run(

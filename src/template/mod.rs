@@ -19,6 +19,7 @@ mod pki;
 mod quote;
 mod show;
 mod text;
+mod types;
 mod value;
 mod verbs;
 
@@ -60,7 +61,7 @@ impl Default for Limits {
 #[derive(Debug)]
 pub struct Template {
     /// The text of each template by name; the one without a name is the file's.
-    defined: BTreeMap<Vec<u8>, Vec<parser::Node>>,
+    defined: BTreeMap<Vec<u8>, Vec<types::Node>>,
     /// What it was parsed from.
     source: Vec<u8>,
 }

@@ -3,89 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::functions::{self, Function};
+use super::functions;
 use super::lexer::{Kind, Lexer, Token};
 use super::number::{Number, literal};
 use super::quote::{unquote, unquote_char};
 use super::show::meant;
+use super::types::{Branch, Command, Function, Name, Node, Operand, Pipeline, Term};
 use super::{DEEPEST, TemplateError};
 use crate::spec::collections::BTreeMap;
-
-/// A part of a template.
-#[derive(Debug)]
-pub(super) enum Node {
-    Text(Vec<u8>),
-    Action(Pipeline),
-    If(Branch),
-    With(Branch),
-    Range(Branch),
-    /// `template` and `block`: where it stands, its name, its data.
-    Template(usize, Vec<u8>, Option<Pipeline>),
-    Break,
-    Continue,
-}
-
-/// A pipeline and what it decides about.
-#[derive(Debug)]
-pub(super) struct Branch {
-    pub(super) at: usize,
-    pub(super) pipeline: Pipeline,
-    pub(super) then: Vec<Node>,
-    pub(super) otherwise: Option<Vec<Node>>,
-}
-
-impl Drop for Branch {
-    /// A long chain of `else if` hangs below its first one; it is let go link by link.
-    fn drop(&mut self) {
-        let mut next = self.otherwise.take();
-        while let Some(mut nodes) = next {
-            next = match nodes.as_mut_slice() {
-                [Node::If(link) | Node::With(link)] => link.otherwise.take(),
-                _ => None,
-            };
-        }
-    }
-}
-
-/// Commands; the value of each is the last argument of the next.
-#[derive(Debug)]
-pub(super) struct Pipeline {
-    /// Variables that it declares or sets.
-    pub(super) variables: Vec<Name>,
-    /// They are there already.
-    pub(super) assigns: bool,
-    pub(super) commands: Vec<Command>,
-}
-
-#[derive(Debug)]
-pub(super) struct Command {
-    pub(super) at: usize,
-    pub(super) words: Vec<Operand>,
-}
-
-/// A name of a field or a variable, the point or `$` taken off.
-pub(super) type Name = Arc<str>;
-
-#[derive(Debug)]
-pub(super) struct Operand {
-    pub(super) at: usize,
-    pub(super) term: Term,
-}
-
-#[derive(Debug)]
-pub(super) enum Term {
-    Dot,
-    Nil,
-    Bool(bool),
-    Number(Number),
-    Text(Vec<u8>),
-    Field(Vec<Name>),
-    Variable(Name, Vec<Name>),
-    Function(&'static Function),
-    Pipeline(Pipeline),
-    /// Fields of what stands in parentheses or what a function gives.
-    Chain(Box<Operand>, Vec<Name>),
-}
 
 /// Reads a file's templates: those that it defines, and itself, which has no name.
 pub(super) fn parse(

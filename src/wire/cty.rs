@@ -6,7 +6,8 @@
 use std::fmt;
 
 use super::msgpack::Error;
-use super::msgpack::token::{self, MAX_DEPTH, Reader, Token};
+use super::msgpack::MAX_DEPTH;
+use super::msgpack::token::{self, Reader, Token};
 use crate::spec::collections::BTreeMap;
 
 /// A type of cty.

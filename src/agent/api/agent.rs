@@ -7,8 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 use tokio::sync::broadcast::error::RecvError;
 
+use super::Call;
 use super::answer::{Answer, Refusal};
-use super::call::Call;
 use super::{Api, LogLine, files};
 use crate::agent::model::ClientStatus;
 use crate::http::stream::stream;

@@ -1,23 +1,17 @@
 //! One request, as handlers get it.
 
 use std::fs::File;
-use std::future::Future;
 use std::io::{BufWriter, Seek as _, Write as _};
-use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Body as _;
-use tokio::sync::OwnedSemaphorePermit;
 
-use super::Api;
-use super::answer::{Answer, Refusal};
-use super::auth::Caller;
+use super::Call;
+use super::answer::Refusal;
 use super::input::Input;
 use crate::agent::model::JobKey;
 use crate::http::body::{self, BodyError};
-use crate::http::query::Query;
-use crate::http::{Bytes, Incoming, Parts, StatusCode};
+use crate::http::{Bytes, StatusCode};
 
 /// Budget in KiB for the larger bodies of all requests together, held until they are answered.
 pub(super) const ROOM: usize = 16 << 10;
@@ -25,24 +19,6 @@ pub(super) const ROOM: usize = 16 << 10;
 const FREE: usize = 64 << 10;
 /// How long a larger body waits for its share of the budget.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The future that a handler returns.
-pub(super) type Answering = Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send>>;
-
-/// A request whose route was found and whose sender is authorized.
-pub(super) struct Call {
-    pub(super) api: Arc<Api>,
-    /// The ids in the path, in its order.
-    pub(super) ids: Vec<String>,
-    pub(super) query: Query,
-    pub(super) parts: Parts,
-    pub(super) caller: Caller,
-    pub(super) body: Option<Incoming>,
-    /// Bytes of a body, at most.
-    pub(super) limit: usize,
-    /// The body's share of the budget for large bodies.
-    pub(super) place: Option<OwnedSemaphorePermit>,
-}
 
 impl Call {
     /// The first id of the path.

@@ -4,8 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
 
+use super::Call;
 use super::answer::{Answer, Refusal};
-use super::call::{Call, uuid};
+use super::call::uuid;
 use crate::agent::engine::OrderError;
 use crate::agent::model::{Allocation, Nanos};
 use crate::alloc::control;

@@ -1,7 +1,8 @@
 //! Deployments.
 
+use super::Call;
 use super::answer::{Answer, Refusal};
-use super::call::{Call, uuid};
+use super::call::uuid;
 use super::lists::{self, Found, Page, Token};
 use super::shape;
 use crate::agent::commands::DeploymentChanged;

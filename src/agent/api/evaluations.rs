@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use super::Call;
 use super::answer::{Answer, Refusal, with_meta};
-use super::call::{Call, uuid};
+use super::call::uuid;
 use super::lists::{self, Found, Page, Token};
 use super::shape;
 use crate::agent::model::Evaluation;

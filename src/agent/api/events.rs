@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::Call;
 use super::answer::{Answer, Refusal};
-use super::call::Call;
 use super::{files, shape};
 use crate::agent::model::Role;
 use crate::agent::state::{Event, EventBatch, Object, State, StateError, Topic};

@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::Call;
 use super::answer::{Answer, Refusal};
-use super::call::Call;
 use super::{ENDING, client};
 use crate::agent::model::{TaskState, TaskStateName};
 use crate::executor::ExecResponses;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use serde_json::Value;
 
+use super::Call;
 use super::answer::{Answer, Refusal};
-use super::call::Call;
 use super::{ENDING, Process, client};
 use crate::agent::model::{Nanos, Stamp};
 use crate::http::stream::{Out, stream as streamed};

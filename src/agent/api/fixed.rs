@@ -1,7 +1,7 @@
 //! Answers that are the same for every agent, for features that a single machine does not have.
 
+use super::Call;
 use super::answer::{Answer, Refusal};
-use super::call::Call;
 use crate::http::{Body, Response, StatusCode};
 use crate::spec::json::json;
 
@@ -34,18 +34,6 @@ pub(super) async fn no_license(_: Call) -> Result<Answer, Refusal> {
     let mut nothing = Response::new(Body::from(Vec::new()));
     *nothing.status_mut() = StatusCode::NO_CONTENT;
     Ok(Answer::Raw(nothing))
-}
-
-/// The table of routes, for programs that discover the API. Not an `async fn`: the table, which this function reads, depends on
-/// the type of the future that it returns.
-pub(super) fn routes(_: Call) -> std::future::Ready<Result<Answer, Refusal>> {
-    let row = |route: &super::routes::Route| {
-        json!({
-            "Method": route.verb.as_str(), "Path": route.pattern.replace("*}", "}"), "Role": route.role, "Answer": route.kind.as_str(),
-            "About": route.about,
-        })
-    };
-    std::future::ready(Ok(Answer::of(super::routes::TABLE.iter().map(row).collect())))
 }
 
 pub(super) async fn node_pools(call: Call) -> Result<Answer, Refusal> {

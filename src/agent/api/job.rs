@@ -4,8 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
+use super::Call;
 use super::answer::{Answer, Refusal};
-use super::call::Call;
 use super::evaluations::whole;
 use super::lists::{self, Found, Page, Token};
 use super::{limits, shape};

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use super::Call;
 use super::answer::Refusal;
 use super::auth::Allowed;
-use super::call::Call;
 use crate::agent::model::{JobVersion, Role};
 use crate::http::StatusCode;
 

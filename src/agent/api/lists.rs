@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::Call;
 use super::answer::{Answer, Meta, Refusal};
-use super::call::Call;
 use super::filter::Filter;
 use crate::agent::state::{StateError, Table, View};
 use crate::http::query;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use tokio::time::{Duration, Instant};
 
+use super::Call;
 use super::answer::{Answer, Refusal};
-use super::call::Call;
 use super::{ENDING, Process, files};
 use crate::agent::engine::OrderError;
 use crate::agent::model::{Allocation, TaskStateName};

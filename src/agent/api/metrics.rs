@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value};
 
+use super::Call;
 use super::answer::{Answer, Refusal};
-use super::call::Call;
 use crate::agent::model::{ClientStatus, Eligibility, EvalStatus, JobStatus};
 use crate::spec::json::json;
 

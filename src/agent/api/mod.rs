@@ -44,27 +44,28 @@ mod volumes;
 #[cfg(test)]
 mod tests;
 
+use std::future::Future;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::Value;
-use tokio::sync::{Semaphore, broadcast, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
 
 use super::Agent;
 use super::commands::Commands;
 use super::engine::Engine;
+use super::model::Role;
 use super::state::State;
 use crate::http::listener::Peer;
 use crate::http::query::Query;
 use crate::http::route::Router;
-use crate::http::serve::{Answering, Handler};
-use crate::http::{Incoming, Method, Request};
-use answer::Refusal;
+use crate::http::serve::{self, Handler};
+use crate::http::{Incoming, Method, Parts, Request};
+use answer::{Answer, Refusal};
+use auth::Caller;
 pub use auth::{Allowed, Security};
-use call::Call;
-use routes::{Route, Verb};
-pub use upgrade::{Replacing, Upgrade};
 
 /// The agent's description of itself.
 #[derive(Debug, Clone)]
@@ -95,6 +96,12 @@ pub struct LogLine {
     /// The line as text, with its line end.
     pub text: Arc<str>,
 }
+
+/// One request: it is answered when the new program takes over, or with the reason why it does not.
+pub type Upgrade = oneshot::Sender<Result<(), String>>;
+
+/// Where requests go.
+pub type Replacing = mpsc::Sender<Upgrade>;
 
 /// How the process that serves the API and its handlers know of each other's end.
 #[derive(Debug, Clone)]
@@ -168,11 +175,87 @@ impl Api {
     }
 }
 
+/// The future that a handler returns.
+type Answering = Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send>>;
+
+/// A request whose route was found and whose sender is authorized.
+struct Call {
+    api: Arc<Api>,
+    /// The ids in the path, in its order.
+    ids: Vec<String>,
+    query: Query,
+    parts: Parts,
+    caller: Caller,
+    body: Option<Incoming>,
+    /// Bytes of a body, at most.
+    limit: usize,
+    /// The body's share of the budget for large bodies.
+    place: Option<OwnedSemaphorePermit>,
+}
+
+/// The action on the resource in the path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Verb {
+    /// Read.
+    Get,
+    /// Write or execute: PUT and POST.
+    Put,
+    /// Remove.
+    Delete,
+}
+
+impl Verb {
+    /// The method; PUT stands for POST, too.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Verb::Get => "GET",
+            Verb::Put => "PUT",
+            Verb::Delete => "DELETE",
+        }
+    }
+}
+
+/// How an answer is produced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// From the agent's data.
+    Served,
+    /// The same for every agent, for features that a single machine does not have.
+    Fixed,
+    /// Status 501 with the reason.
+    Refused,
+}
+
+impl Kind {
+    /// As one word.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Kind::Served => "served",
+            Kind::Fixed => "fixed",
+            Kind::Refused => "501",
+        }
+    }
+}
+
+/// One row.
+#[derive(Clone, Copy)]
+struct Route {
+    verb: Verb,
+    pattern: &'static str,
+    role: Role,
+    kind: Kind,
+    /// Bytes of a body, at most.
+    limit: usize,
+    run: fn(Call) -> Answering,
+    /// For users.
+    about: &'static str,
+}
+
 /// The handler of a server.
 struct Answers(Arc<Api>);
 
 impl Handler for Answers {
-    fn answer(&self, request: Request<Incoming>, peer: Peer) -> Answering {
+    fn answer(&self, request: Request<Incoming>, peer: Peer) -> serve::Answering {
         let api = Arc::clone(&self.0);
         Box::pin(async move {
             let (parts, body) = request.into_parts();
@@ -201,7 +284,7 @@ impl Handler for Answers {
 }
 
 /// Runs the handler. A write continues when its client disconnects, so that the follow-up steps of a change are not lost.
-async fn run(route: Route, call: Call) -> Result<answer::Answer, Refusal> {
+async fn run(route: Route, call: Call) -> Result<Answer, Refusal> {
     if route.verb == Verb::Get {
         return (route.run)(call).await;
     }
@@ -212,12 +295,7 @@ async fn run(route: Route, call: Call) -> Result<answer::Answer, Refusal> {
 
 /// Authenticates and authorizes a request. Paths are matched only after authentication, so that unauthenticated clients learn
 /// nothing about them.
-fn admit(
-    api: &Api,
-    parts: &crate::http::Parts,
-    query: &Query,
-    peer: Peer,
-) -> Result<(Route, Vec<String>, auth::Caller), Refusal> {
+fn admit(api: &Api, parts: &Parts, query: &Query, peer: Peer) -> Result<(Route, Vec<String>, Caller), Refusal> {
     let caller = api.security.caller(&api.state, peer, &parts.headers)?;
     let found = api.router.find(parts.uri.path());
     let (verbs, ids) = found.ok_or_else(|| Refusal::missing(""))?;

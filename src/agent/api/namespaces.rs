@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
+use super::Call;
 use super::answer::{Answer, Refusal};
-use super::call::Call;
 use super::lists::{self, Found, Page, Token};
 use super::shape;
 use crate::agent::model::Namespace;

@@ -4,9 +4,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
+use super::Call;
 use super::agent::{SERVER, server_id};
 use super::answer::{Answer, Refusal, with_meta};
-use super::call::Call;
 use super::files;
 use super::lists::{self, Found};
 use super::shape;

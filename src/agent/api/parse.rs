@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
+use super::Call;
 use super::answer::{Answer, Refusal};
-use super::call::Call;
 use super::jobs::job_of;
 use super::{limits, shape};
 use crate::agent::model::{DesiredUpdates, JobVersion, Role};

@@ -1,70 +1,14 @@
 //! The table of routes: method and path, required role, size limit of the body, handler. `docs/api.md` is generated from it.
 
-use super::call::{Answering, Call};
+use super::answer::{Answer, Refusal};
 use super::{
-    agent, allocations, client, csi, deployments, evaluations, events, exec, files, fixed, job, jobs, logs, metrics,
-    namespaces, nodes, operator, parse, scaling, search, services, tokens, upgrade, vars, versions, volumes,
+    Call, Kind, Route, Verb, agent, allocations, client, csi, deployments, evaluations, events, exec, files, fixed,
+    job, jobs, logs, metrics, namespaces, nodes, operator, parse, scaling, search, services, tokens, upgrade, vars,
+    versions, volumes,
 };
 use crate::agent::model::Role;
 use crate::http::route::Router;
-
-/// The action on the resource in the path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Verb {
-    /// Read.
-    Get,
-    /// Write or execute: PUT and POST.
-    Put,
-    /// Remove.
-    Delete,
-}
-
-/// How an answer is produced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// From the agent's data.
-    Served,
-    /// The same for every agent, for features that a single machine does not have.
-    Fixed,
-    /// Status 501 with the reason.
-    Refused,
-}
-
-impl Verb {
-    /// The method; PUT stands for POST, too.
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Verb::Get => "GET",
-            Verb::Put => "PUT",
-            Verb::Delete => "DELETE",
-        }
-    }
-}
-
-impl Kind {
-    /// As one word.
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Kind::Served => "served",
-            Kind::Fixed => "fixed",
-            Kind::Refused => "501",
-        }
-    }
-}
-
-/// One row.
-#[derive(Clone, Copy)]
-pub(super) struct Route {
-    pub(super) verb: Verb,
-    pub(super) pattern: &'static str,
-    pub(super) role: Role,
-    pub(super) kind: Kind,
-    /// Bytes of a body, at most.
-    pub(super) limit: usize,
-    pub(super) run: fn(Call) -> Answering,
-    /// For users.
-    pub(super) about: &'static str,
-}
+use crate::spec::json::json;
 
 /// Limit of ordinary request bodies.
 const SMALL: usize = 1 << 20;
@@ -239,7 +183,7 @@ pub(super) const TABLE: &[Route] = &table! {
     Delete "/v1/acl/{what*}" Manage Refused SMALL fixed::no_acl: "policies are not Nomad's";
     Get "/v1/agentbin/tokens" Manage Served SMALL tokens::list: "tokens of this agent";
     Put "/v1/agentbin/tokens" Manage Served SMALL tokens::create: "makes one; its secret is told once";
-    Get "/v1/agentbin/routes" Read Fixed SMALL fixed::routes: "this table";
+    Get "/v1/agentbin/routes" Read Fixed SMALL routes: "this table";
     Put "/v1/agentbin/upgrade" Manage Served SMALL upgrade::upgrade: "goes on as the program that is at the agent's path now";
     Delete "/v1/agentbin/token/{accessor}" Manage Served SMALL tokens::revoke: "takes one back";
 };
@@ -254,4 +198,16 @@ pub(super) fn router() -> Router<Vec<Route>> {
         }
     }
     Router::new(patterns)
+}
+
+/// The table of routes, for programs that discover the API. Not an `async fn`: the table, which this function reads, depends on
+/// the type of the future that it returns.
+fn routes(_: Call) -> std::future::Ready<Result<Answer, Refusal>> {
+    let row = |route: &Route| {
+        json!({
+            "Method": route.verb.as_str(), "Path": route.pattern.replace("*}", "}"), "Role": route.role, "Answer": route.kind.as_str(),
+            "About": route.about,
+        })
+    };
+    std::future::ready(Ok(Answer::of(TABLE.iter().map(row).collect())))
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::Call;
 use super::answer::{Answer, Refusal, with_meta};
-use super::call::Call;
 use crate::agent::model::DynamicVolume;
 use crate::agent::state::{StateError, View};
 use crate::spec::json::json;

@@ -4,8 +4,8 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
+use super::Call;
 use super::answer::{Answer, Refusal};
-use super::call::Call;
 use super::shape;
 use crate::agent::model::{Nanos, Role, Secret, Token};
 use crate::http::query;

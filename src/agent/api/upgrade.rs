@@ -1,17 +1,11 @@
 //! `PUT /v1/agentbin/upgrade`: asks the process that serves the API to go on as another program. Never decides whether it may.
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
+use super::Call;
 use super::answer::{Answer, Refusal};
-use super::call::Call;
 use crate::http::StatusCode;
 use crate::spec::json::json;
-
-/// One request: it is answered when the new program takes over, or with the reason why it does not.
-pub type Upgrade = oneshot::Sender<Result<(), String>>;
-
-/// Where requests go.
-pub type Replacing = mpsc::Sender<Upgrade>;
 
 pub(super) async fn upgrade(call: Call) -> Result<Answer, Refusal> {
     let (sender, receiver) = oneshot::channel();

@@ -4,8 +4,8 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
+use super::Call;
 use super::answer::{Answer, Meta, Refusal};
-use super::call::Call;
 use super::input::Input;
 use super::lists::{self, Found, Page, Token};
 use crate::agent::model::{Nanos, Secret, Variable, VariableMeta};

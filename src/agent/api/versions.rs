@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::Call;
 use super::answer::{Answer, Refusal, with_meta};
-use super::call::Call;
 use super::job::same_job;
 use super::lists::{self, Found};
 use super::{limits, shape};

@@ -83,7 +83,7 @@ async fn script(command: &[String], timeout: Duration, inside: &Inside) -> Found
     let done = match driver.exec_task(&id, command, timeout).await {
         Ok(done) => done,
         Err(DriverError::TaskNotFound) => return failed(&"the task does not run"),
-        Err(error) => return failed(&super::error::chain(&error)),
+        Err(error) => return failed(&super::chain::chain(&error)),
     };
     let mut output = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
     let status = match (done.exit.exit_code, done.exit.signal) {

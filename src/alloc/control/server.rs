@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::wire::{self, Answer, Kind, ProcessUse, Request, RunView, StatsView, timestamp};
 use super::{Control, OrderError};
 use crate::alloc::Stop;
-use crate::alloc::error::chain;
+use crate::alloc::chain::chain;
 use crate::alloc::sockets::CONTROL;
 use crate::spec::json;
 use crate::spec::json::json;

@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex};
 use super::volumes::{HostVolume, HostVolumes};
 use crate::spec::collections::BTreeMap;
 use crate::sys::lock::lock;
-use program::Found;
 
 /// The name of the built-in plugin.
 pub const MKDIR: &str = "mkdir";
@@ -91,6 +90,15 @@ pub enum VolumeError {
         /// Why not.
         source: io::Error,
     },
+}
+
+/// A program that was asked for its version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Found {
+    /// When it is the same, so is the file.
+    stamp: (u64, u64, i64, i64),
+    /// `None` where it did not tell.
+    version: Option<String>,
 }
 
 /// See the module.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Provided, Provision, VolumeError, VolumePlugins};
+use super::{Found, Provided, Provision, VolumeError, VolumePlugins};
 use crate::net::{Output, run_program};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{LONGEST_MESSAGE, json, shortened};
@@ -21,15 +21,6 @@ const FINGERPRINT: Duration = Duration::from_secs(5);
 const OPERATION: Duration = Duration::from_mins(1);
 /// Most programs of the directory.
 const MOST: usize = 100;
-
-/// A program that was asked for its version.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
-    /// When it is the same, so is the file.
-    stamp: (u64, u64, i64, i64),
-    /// `None` where it did not tell.
-    pub(super) version: Option<String>,
-}
 
 fn stamp(file: &File) -> io::Result<(u64, u64, i64, i64)> {
     let seen = file.metadata()?;

@@ -1,3 +1,5 @@
+//! Tests of seccomp filters, which are run without a kernel.
+
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;

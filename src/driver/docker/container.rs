@@ -15,10 +15,10 @@ use crate::docker::models::{
     MountTmpfsOptions, MountType, MountVolumeOptions, MountVolumeOptionsDriverConfig, NetworkingConfig, PortBinding,
     ResourcesUlimits,
 };
-use crate::driver::handle::failed;
+use crate::driver::failed;
+use crate::driver::glob::matches;
 use crate::driver::isolated::{profile, resolv_conf, write_beneath};
 use crate::driver::policy::{Minimum, PIDS};
-use crate::driver::raw_exec::matches;
 use crate::driver::{DriverError, NetworkMode, Reader, TaskConfig};
 use crate::executor::Compute;
 use crate::spec::collections::BTreeMap;

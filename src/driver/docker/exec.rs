@@ -12,7 +12,7 @@ use super::image::unknown;
 use crate::cgroup::TaskCgroup;
 use crate::docker::logs::{Channel, Frames};
 use crate::docker::{Engine, ExecCommand};
-use crate::driver::handle::failed;
+use crate::driver::failed;
 use crate::driver::streaming::{NOT_EXECUTABLE, NOT_FOUND, NotStarted};
 use crate::driver::{DriverError, ExecOptions, ExecTaskResult, ExecTaskStreaming, TerminalSize};
 use crate::spec::{ExitResult, Signal};

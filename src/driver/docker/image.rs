@@ -16,7 +16,7 @@ use super::config::Config;
 use super::task::Auth;
 use crate::docker::{Credentials, Engine, EngineError, Progress};
 use crate::driver::DriverError;
-use crate::driver::handle::failed;
+use crate::driver::failed;
 use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::sys::children;
 use crate::sys::lock::lock;

@@ -23,7 +23,7 @@ use super::{LABEL_ALLOC, LABEL_CONFIG, LABEL_NODE, LABEL_START};
 use crate::docker::models::ContainerCreateBody;
 use crate::docker::{Container, Engine, EngineError};
 use crate::driver::DriverError;
-use crate::driver::handle::failed;
+use crate::driver::failed;
 use crate::driver::streaming::{NOT_EXECUTABLE, NOT_FOUND};
 use crate::spec::collections::BTreeMap;
 use crate::sys::lock::lock;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::{Shared, Task, container, image};
 use crate::cgroup::{Sampler, TaskCgroup};
 use crate::driver::DriverError;
-use crate::driver::handle::failed;
+use crate::driver::failed;
 use crate::executor::{Compute, CpuQuota, NewLimits};
 use crate::spec::MemoryLimits;
 use crate::spec::json::json;

@@ -35,10 +35,10 @@ use self::container::{Builder, Facts};
 use self::cursor::Bookmark;
 use self::image::{Images, Progressing, Wanted};
 use self::life::Life;
-use self::reconcile::Identity;
 use self::state::{Own, State};
 use self::task::Task as Read;
-use super::handle::{failed, no_handler};
+use super::failed;
+use super::handle::no_handler;
 use super::left::LeftHelpers;
 use super::on_executor::{NO_SIZES, Wanted as Reader_, agent_logs, wanted_fifo};
 use super::policy::By;
@@ -125,6 +125,15 @@ impl Drop for Task {
     fn drop(&mut self) {
         lock(&self.waiting).take().iter().for_each(JoinHandle::abort);
     }
+}
+
+/// What identifies the containers of this agent.
+#[derive(Debug, Clone, Default)]
+struct Identity {
+    /// Ids of its node, as given by its tasks.
+    nodes: BTreeSet<String>,
+    /// Parent directories of the allocations, which only this agent uses.
+    dirs: BTreeSet<PathBuf>,
 }
 
 /// State that a driver shares with its background tasks.

@@ -8,7 +8,7 @@ use super::task::Auth;
 use super::{LABEL_ALLOC, LABEL_NODE, LABEL_START, Shared};
 use crate::docker::Container;
 use crate::docker::models::{ContainerCreateBody, HostConfig, RestartPolicy, RestartPolicyNameEnum};
-use crate::driver::handle::failed;
+use crate::driver::failed;
 use crate::driver::{DriverError, NetworkIsolation, NetworkMode};
 use crate::spec::collections::BTreeMap;
 

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::docker::Engine;
 use crate::driver::DriverError;
-use crate::driver::handle::failed;
+use crate::driver::failed;
 use crate::spec::json::json;
 
 /// The tag has to change when the program changes.

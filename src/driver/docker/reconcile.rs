@@ -1,25 +1,16 @@
 //! Removes dangling containers: those that the engine started but that no task is known for. Touches only containers that
 //! certainly belong to this agent.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use super::config::Dangling;
-use super::{LABEL_ALLOC, LABEL_NODE, Shared};
+use super::{Identity, LABEL_ALLOC, LABEL_NODE, Shared};
 use crate::docker::{EngineError, Listed};
 use crate::spec::AllocId;
 use crate::spec::collections::BTreeSet;
-
-/// What identifies the containers of this agent.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Identity {
-    /// Ids of its node, as given by its tasks.
-    pub(super) nodes: BTreeSet<String>,
-    /// Parent directories of the allocations, which only this agent uses.
-    pub(super) dirs: BTreeSet<PathBuf>,
-}
 
 impl Identity {
     /// Decides by agentbin's node label. A container of Nomad's own driver has no such label: it belongs to this agent when its
@@ -117,6 +108,8 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     const ALLOC: &str = "0a1b2c3d-0000-4000-8000-00000000000a";

@@ -6,7 +6,7 @@ use std::path::{Component, Path};
 use super::{By, Minimum, Policy, demand, shorten};
 use crate::driver::DriverError;
 use crate::driver::config::Reader;
-use crate::driver::raw_exec::matches;
+use crate::driver::glob::matches;
 use crate::spec::Device;
 use crate::sys::mutant;
 use crate::wire::hclspec::Spec;

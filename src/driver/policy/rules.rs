@@ -8,7 +8,7 @@ use std::path::{Component, Path};
 use super::{Asked, LOOPBACK, Minimum, PIDS};
 use crate::driver::DriverError;
 use crate::driver::config::Reader;
-use crate::driver::raw_exec::matches;
+use crate::driver::glob::matches;
 use crate::logs::ship::{Sink, SinkError};
 use crate::spec::{DriverConfig, LimitedResource, ResourceLimit};
 use crate::sys::mutant;

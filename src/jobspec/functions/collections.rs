@@ -1,6 +1,8 @@
+//! Functions of the job file on lists, sets and maps.
+
 use super::{Outcome, int, list, map, number, text, wrong};
 use crate::jobspec::ast::Operator;
-use crate::jobspec::eval::{arithmetic, indexed};
+use crate::jobspec::operators::{arithmetic, indexed};
 use crate::jobspec::value::{Number, Value};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{Order as _, TryIntoMap as _};

@@ -1,3 +1,5 @@
+//! Functions of the job file that encode and decode: Base64, CSV, JSON, URL, YAML.
+
 use std::fmt::Write;
 use std::path::Path;
 

@@ -1,3 +1,5 @@
+//! Functions of the job file that read files and take paths apart.
+
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;

@@ -1,3 +1,5 @@
+//! The functions `format` and `formatlist` of the job file.
+
 use super::{Outcome, encoding, text};
 use crate::jobspec::value::{Number, Value};
 

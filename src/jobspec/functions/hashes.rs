@@ -1,3 +1,5 @@
+//! Functions of the job file that hash, and those that make UUIDs.
+
 use std::fmt::Write;
 
 use sha1::Digest;

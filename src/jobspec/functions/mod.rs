@@ -169,7 +169,9 @@ const CONFIG: [&str; 15] = [
 /// Calls a function of a plugin's configuration; the error is the reason without the function's name.
 pub(super) fn call_in_config(name: &str, args: &[Value], around: &Surroundings<'_>) -> Outcome {
     match (name, args) {
-        ("hasindex", [collection, key]) => Ok(Value::Bool(super::eval::indexed(collection, key, &|| false).is_ok())),
+        ("hasindex", [collection, key]) => {
+            Ok(Value::Bool(super::operators::indexed(collection, key, &|| false).is_ok()))
+        }
         ("hasindex", _) => Err(format!("takes 2 arguments, not {}", args.len())),
         ("int", [_]) => Ok(match number(args, 0)? {
             Number::Float(float) => Number::from_f64(float.trunc()).map_or(Value::Null, Value::Number),

@@ -1,3 +1,5 @@
+//! Functions of the job file on address blocks.
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Outcome, int, text};

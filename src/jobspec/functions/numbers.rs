@@ -1,3 +1,5 @@
+//! Functions of the job file on numbers.
+
 use super::{Outcome, int, number, text};
 use crate::jobspec::value::{Number, Value};
 

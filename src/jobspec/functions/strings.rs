@@ -1,3 +1,5 @@
+//! Functions of the job file on strings.
+
 use regex::Regex;
 
 use super::{Count, Outcome, int, text, wrong};

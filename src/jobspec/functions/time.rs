@@ -1,3 +1,5 @@
+//! Functions of the job file on times.
+
 use super::{Outcome, text};
 use crate::jobspec::duration;
 use crate::jobspec::value::Value;

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 use std::rc::Rc;
 
 use super::{Function, Reflect, many, row};
-use crate::template::exec::Exec;
 use crate::template::text::runes;
+use crate::template::types::Exec;
 use crate::template::value::{Key, Keyed, Value};
 use crate::template::verbs::{self, Out};
 

@@ -11,9 +11,9 @@ use super::builtin::same_float;
 use super::{Any, AnyMap, Anys, Function, Int, Text, Texts, Type, int, many, name, regular, row, text};
 use crate::spec::collections::BTreeMap;
 use crate::template::calendar;
-use crate::template::exec::Exec;
 use crate::template::number::{float, integer};
 use crate::template::text as bytes;
+use crate::template::types::Exec;
 use crate::template::value::{Key, Keyed, Kind, Value, sorted};
 use crate::template::verbs::Out;
 

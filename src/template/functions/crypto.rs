@@ -14,8 +14,8 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{KeyInit as _, Mac as _};
 
 use super::{Anys, Function, Int, Text, Type, int, row, text};
-use crate::template::exec::Exec;
 use crate::template::pki::{Certificate, Key, Request, issue, pem};
+use crate::template::types::Exec;
 use crate::template::value::{CERTIFICATE, Object, Value};
 
 type Outcome = Result<Value, String>;

@@ -2,7 +2,7 @@
 
 use super::{Any, Function, Text, row, text};
 use crate::template::codec::{self, Json};
-use crate::template::exec::Exec;
+use crate::template::types::Exec;
 use crate::template::value::{Kind, Value};
 use crate::template::verbs::Out;
 

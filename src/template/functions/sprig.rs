@@ -11,9 +11,9 @@ use super::consul::{hex, merge, number_of, replace, trim_set};
 use super::{Any, AnyMap, Bool, Function, Int, Text, Type, data, int, many, name, regular, row, store, text};
 use crate::spec::collections::BTreeMap;
 use crate::template::codec;
-use crate::template::exec::Exec;
 use crate::template::quote::quote;
 use crate::template::text as bytes;
+use crate::template::types::Exec;
 use crate::template::value::{Key, Kind, Value, sorted};
 use crate::template::verbs::{self, Out};
 

@@ -6,8 +6,8 @@ use super::{Any, Function, Reflect, Text, Type, many, name, row, text};
 use crate::spec::Order as _;
 use crate::spec::collections::BTreeMap;
 use crate::template::asked::{self, Ask};
-use crate::template::exec::Exec;
 use crate::template::host::{Found, Service, Variable};
+use crate::template::types::Exec;
 use crate::template::value::{Key, Keyed, Kind, Map, Object, Value, sorted};
 
 type Outcome = Result<Value, String>;

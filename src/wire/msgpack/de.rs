@@ -2,8 +2,8 @@
 
 use serde::de::{self, DeserializeSeed, Visitor};
 
-use super::Error;
-use super::token::{MAX_DEPTH, Reader, Token};
+use super::token::{Reader, Token};
+use super::{Error, MAX_DEPTH};
 
 /// Reads a value as Go's codec reads it into a variable of the same shape.
 ///

@@ -17,6 +17,9 @@ pub use de::from_slice;
 pub use ser::to_vec;
 pub use time::{Bytes, GoTime};
 
+/// Deepest nesting that is read: far more than any configuration has, far less than the stack.
+pub(in crate::wire) const MAX_DEPTH: usize = 128;
+
 /// Why bytes could not be read, or a value not be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -31,7 +34,7 @@ pub enum Error {
     #[error("msgpack: the marker 0xc1 is reserved; these bytes are no msgpack")]
     Reserved,
     /// More nested levels than any configuration has.
-    #[error("msgpack: more than {} nested levels", token::MAX_DEPTH)]
+    #[error("msgpack: more than {} nested levels", MAX_DEPTH)]
     TooDeep,
     /// Text that is not UTF-8.
     #[error("msgpack: a text is not UTF-8")]

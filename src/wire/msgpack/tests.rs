@@ -1,3 +1,5 @@
+//! Tests of msgpack against what Go's codec writes and reads.
+
 use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::{collection, prelude::*};

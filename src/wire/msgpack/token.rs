@@ -2,9 +2,6 @@
 
 use super::Error;
 
-/// Deepest nesting that is read: far more than any configuration has, far less than the stack.
-pub(in crate::wire) const MAX_DEPTH: usize = 128;
-
 /// One form without what it contains.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::wire) enum Token<'a> {

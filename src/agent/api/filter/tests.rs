@@ -1,3 +1,5 @@
+//! Tests of filter expressions: operators, errors, limits.
+
 use serde_json::json;
 
 use super::*;

@@ -1,6 +1,7 @@
 //! Clients that mean harm: they are refused, take a bounded part of the agent, and neither tasks nor other clients notice. (N8)
 
-use super::super::routes::{Kind, TABLE};
+use super::super::Kind;
+use super::super::routes::TABLE;
 use super::*;
 
 /// Few places, and little time.

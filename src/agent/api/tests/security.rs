@@ -1,6 +1,7 @@
 //! Who may ask what. (N8)
 
-use super::super::routes::{Kind, TABLE};
+use super::super::Kind;
+use super::super::routes::TABLE;
 use super::*;
 
 #[tokio::test]

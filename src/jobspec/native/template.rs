@@ -5,10 +5,10 @@
 
 use hcl_edit::template::{Directive, Element, Strip, Template};
 
-use super::ast::{Expr, Kind, Part};
-use super::diag::Result;
-use super::native::Reader;
-use super::value::Value;
+use super::Reader;
+use crate::jobspec::ast::{Expr, Kind, Part};
+use crate::jobspec::diag::Result;
+use crate::jobspec::value::Value;
 use crate::spec::Pos;
 
 /// How the template stands in the file.

@@ -1,0 +1,41 @@
+//! What the steps before the start of a task work on.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::Stop;
+use super::dir::Owner;
+use super::env::TaskEnv;
+use super::shared::Shared;
+use super::state::Rendered;
+use super::template::Files;
+use crate::spec::{Mount, Task};
+
+/// What the steps before a start work on.
+pub(super) struct Setup {
+    pub(super) shared: Arc<Shared>,
+    pub(super) task: Task,
+    pub(super) env: TaskEnv,
+    /// The user that has to pass through the allocation's directory to reach its files.
+    pub(super) enters: Option<Owner>,
+    /// Its driver can mount directories of the host.
+    pub(super) driver_mounts: bool,
+    /// Its mounts.
+    pub(super) mounts: Vec<Mount>,
+    pub(super) cancel: Arc<AtomicBool>,
+    /// The environment without the variables of templates.
+    pub(super) bare_env: TaskEnv,
+    /// The rendered templates.
+    pub(super) files: Arc<Files>,
+    /// The rendered templates, for the record.
+    pub(super) rendered: Rendered,
+    /// Until then services that templates read may be missing, because the processes that register them were killed and have to
+    /// register them again.
+    pub(super) services_return_by: Option<Instant>,
+    pub(super) stop: watch::Receiver<Stop>,
+    /// Becomes true when its owner exits.
+    pub(super) leave: watch::Receiver<bool>,
+}
