@@ -352,6 +352,7 @@ mod tests {
             network: None,
             node: &fake::node(),
             host: &BTreeMap::new(),
+            denied: &[],
         });
         AllocVolumes { volumes: group.volumes.clone(), host: host.clone(), index: 1, ..AllocVolumes::default() }
             .mounts(&task, &env, true)

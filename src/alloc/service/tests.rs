@@ -333,6 +333,7 @@ fn offers(ports: Vec<AllocPort>, network: Option<(Status, PathBuf)>) -> (Offers,
         network: None,
         node: &fake::node(),
         host: &BTreeMap::new(),
+        denied: &[],
     });
     let offers = Offers {
         registry: Services::default(),
