@@ -174,6 +174,17 @@ pub enum NetworkError {
         /// Its driver.
         driver: String,
     },
+    /// A driver's tasks cannot enter the network of an unprivileged user.
+    #[error(
+        "task {task:?} cannot have it: driver {driver:?} cannot enter a network in a user's own namespaces; run agentbin as root, or \
+         use mode \"host\""
+    )]
+    NotInUsers {
+        /// The task.
+        task: String,
+        /// Its driver.
+        driver: String,
+    },
     /// Two drivers would each have to make the network.
     #[error("tasks {0:?} and {1:?} cannot share it: each one's driver must make it; put them into two groups")]
     TwoMakers(String, String),

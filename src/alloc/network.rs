@@ -11,8 +11,9 @@ use super::error::{CleanupError, NetworkError, SetupError};
 use super::hook::Hook;
 use super::place::{Isolated, Place, Restored};
 use super::shared::stop_at_least;
+use crate::container::Subordinate;
 use crate::driver::{self, Driver, NetworkIsolation};
-use crate::net::{self, Kind, Mapping, Network, Status, Wish};
+use crate::net::{self, Kind, Mapping, MoreIds, Network, Status, Wish};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{self, NetworkMode, interpolate};
 
@@ -123,6 +124,9 @@ async fn set_up(place: &mut Place, asked: &spec::Network) -> Result<(), Failed> 
         machine.networks.plan(Wish { id: &id, kind, driver: driver.as_deref(), mappings, args, record })
     });
     let mut network = planned.await?;
+    if network.is_users() {
+        check_drivers(place)?;
+    }
     // Recorded before anything is made, and again with the result.
     note(place, &network)?;
     let isolation = NetworkIsolation {
@@ -146,7 +150,7 @@ async fn set_up(place: &mut Place, asked: &spec::Network) -> Result<(), Failed> 
         place.network = Some(Isolated { network: network.clone(), isolation, status: Status::default() });
     }
     let connected = unless(place, Stop::Gracefully, Duration::ZERO, move |cancel| {
-        network.make_namespace()?;
+        make_namespace(&network)?;
         let status = network.connect(cancel)?;
         Ok((network, status))
     })
@@ -162,6 +166,14 @@ async fn set_up(place: &mut Place, asked: &spec::Network) -> Result<(), Failed> 
         made.status = status;
     }
     Ok(())
+}
+
+/// A plain user's network has the user's subordinate ids as well, for tasks that are to have them.
+fn make_namespace(network: &Network) -> Result<(), net::Error> {
+    let subordinate = if network.is_users() { Subordinate::usable().ok() } else { None };
+    let Some(subordinate) = subordinate else { return network.make_namespace(None) };
+    let map = |pid| subordinate.map(pid);
+    network.make_namespace(Some(MoreIds { ranges: subordinate.nested(), map: &map }))
 }
 
 fn note(place: &Place, network: &Network) -> Result<(), Failed> {
@@ -243,6 +255,18 @@ fn maker(place: &Place) -> Result<Option<Arc<dyn Driver>>, NetworkError> {
         }
     }
     Ok(found.map(|(_, driver)| Arc::clone(driver)))
+}
+
+/// Refuses tasks whose drivers cannot enter a plain user's network.
+fn check_drivers(place: &Place) -> Result<(), NetworkError> {
+    let cannot = place.group().tasks.iter().find(|task| {
+        let driver = place.machine.drivers.get(&task.driver);
+        driver.is_some_and(|driver| !driver.enters_users_network())
+    });
+    cannot.map_or(Ok(()), |task| {
+        let (task, driver) = (task.name.clone(), task.driver.clone());
+        Err(NetworkError::NotInUsers { task, driver })
+    })
 }
 
 /// The port mappings of the group; the ports of a task's own network are the host's.

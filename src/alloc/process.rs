@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
+use super::machine;
 use crate::driver::EXECUTOR_LOG;
+use crate::net;
 use crate::spec::{AllocId, PLUGIN_MARK, ProcessId, Role, Signal};
 use crate::sys::processes::{self, Stat};
 use crate::sys::{self, mutant, time};
@@ -277,7 +279,7 @@ impl Orphans {
     }
 
     /// Kills what ended executors left behind; with `all` also processes whose arguments claim that they are executors, and driver
-    /// plugins of other owners with their helpers, because no executor runs then. Processes left by CNI plugins are spared.
+    /// plugins of other owners with their helpers, because no executor runs then. Processes left by CNI plugins, and those that hold networks, are spared.
     ///
     /// To be called only on the thread that starts executors: a child that has not yet exec'ed the executor would be taken for an
     /// orphan.
@@ -308,13 +310,15 @@ impl Orphans {
             processes::user(s.pid).is_ok_and(|user| user == Some(0))
                 && processes::environment(s.pid).is_ok_and(|e| e.iter().any(of_plugin))
         };
+        let networks = machine::network_dir(data_dir);
+        let holds_network = |s: &Stat| net::is_keeper(&networks, s.pid, s.start_ticks);
         let executes =
             |s: &Stat| processes::arguments(s.pid).is_ok_and(|arguments| executor_of(&arguments, data_dir).is_some());
         kill_all(Instant::now() + patience, |processes_now| {
             let adopted = processes_now.iter().filter(|s| s.parent == own && !s.ended);
             let is_orphan =
                 |s: &&Stat| (all || !executes(s) && !of_driver_plugin(s)) && ours(s) && !sys::children::is_own(s.pid);
-            let tops = adopted.filter(is_orphan).filter(|s| !is_plugins(s));
+            let tops = adopted.filter(is_orphan).filter(|s| !is_plugins(s) && !holds_network(s));
             tops.flat_map(|s| [vec![*s], processes::descendants(processes_now, s.pid)].concat()).collect()
         })
     }

@@ -156,6 +156,9 @@ fn network(checks: &mut Checks) {
         record: PathBuf::new(),
     };
     let networks = machine::networks(Path::new("/"));
+    if !rustix::process::geteuid().is_root() {
+        return users_network(checks, networks.plan(wish).err());
+    }
     let Err(error) = networks.plan(wish) else {
         for Finding { what, value, problem } in networks.examine() {
             let lack = problem.as_ref().map(|(cost, mend)| Lack { state: State::Warn, cost, mend });
@@ -164,7 +167,6 @@ fn network(checks: &mut Checks) {
         return guard(checks);
     };
     let (value, mend) = match error {
-        net::Error::NeedsRoot => ("needs root".to_owned(), "run as root"),
         net::Error::NoProgram { program, .. } => {
             (format!("no {program}"), "install nftables, or iptables and the CNI plugins")
         }
@@ -172,6 +174,29 @@ fn network(checks: &mut Checks) {
     };
     let cost = "groups with network mode bridge cannot be started";
     checks.add(TOOLS, "network mode bridge", value, Some(Lack { state: State::Warn, cost, mend }));
+}
+
+/// The network of mode `bridge` without root: a program connects it, in namespaces of the user.
+fn users_network(checks: &mut Checks, lack: Option<net::Error>) {
+    let refused = features::user_namespace_without_root().err();
+    let (value, mend) = match (lack, refused) {
+        (Some(net::Error::NoProgram { program, package }), _) => {
+            (format!("no {program} in PATH"), format!("install the package {package}"))
+        }
+        (Some(error @ net::Error::NoTunnels { path, .. }), _) => {
+            (chain(&error), format!("as root: modprobe tun; chmod 666 {path}"))
+        }
+        (Some(error), _) => (chain(&error), "run as root".to_owned()),
+        (None, Some(error)) => {
+            (format!("no user namespace: {error}"), "see the line \"user, without root\"".to_owned())
+        }
+        (None, None) => {
+            let value = "by pasta, in namespaces of this user; IPv4 only";
+            return checks.add(TOOLS, "network mode bridge", value, None);
+        }
+    };
+    let cost = "groups with network mode bridge cannot be started without root";
+    checks.add(TOOLS, "network mode bridge", value, Some(Lack { state: State::Warn, cost, mend: &mend }));
 }
 
 /// What prevents tasks on the bridge from sending with the addresses of others, and from reaching the host's loopback.

@@ -28,7 +28,11 @@ pub(super) fn status(args: &NetworkStatusArgs) -> anyhow::Result<i32> {
         indented(&json!({ "bridge": bridge, "networks": all.context("cannot look whose they are")? })) + "\n"
     } else {
         let can = lack.map_or("ready".to_owned(), |lack| format!("not usable: {lack}; see agentbin doctor"));
-        let head = format!("bridge: {can}; {used} of {MOST_ON_BRIDGE} allocations\n\n");
+        let head = if rustix::process::geteuid().is_root() {
+            format!("bridge: {can}; {used} of {MOST_ON_BRIDGE} allocations\n\n")
+        } else {
+            format!("bridge: {can}; without root each allocation has a network of its own, connected by pasta\n\n")
+        };
         let mut rows = vec![["ALLOCATION", "NETWORK", "ADDRESS", "PORTS", "STATE"].map(str::to_owned).to_vec()];
         for one in &noted {
             let v6 = one.address_ipv6().map(IpAddr::V6).filter(|ip| one.address() != Some(*ip));

@@ -42,6 +42,8 @@ pub struct Prepare {
     pub rootless: Option<Rootless>,
     /// v1: `tasks` files of the cgroups that the shim joins before anything else.
     pub join: Vec<PathBuf>,
+    /// The executor has entered the user namespace of a plain user's network.
+    pub is_nested: bool,
 }
 
 /// Most namespaces that a shim can be told to enter.
@@ -150,7 +152,10 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
         report: REPORT_FD as usize,
     };
     let child = match plan.rootless.and_then(|rootless| Some((rootless, rootless.ids?))) {
-        Some((rootless, ids)) if plan.isolation.is_some() => spawn_mapped(&plan_of_child, rootless, ids)?,
+        Some((rootless, ids)) if plan.isolation.is_some() => {
+            let map = |pid| map_shim(pid, rootless, ids, plan.is_nested);
+            spawn_mapped(&plan_of_child, map)?
+        }
         _ => spawn(&plan_of_child).map_err(at("clone the shim"))?,
     };
     // A process that cannot be signalled is not started. The shim ends when its socket is closed.
@@ -159,11 +164,11 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
 }
 
 /// A child in a user namespace with subordinate ids. Their maps must be written before it executes, or its capabilities are lost,
-/// and only a set-user-ID program of the host may write them.
-fn spawn_mapped(plan: &Spawn<'_>, rootless: Rootless, ids: SubordinateIds) -> Result<Child, StartError> {
+/// and only a process outside may write them.
+fn spawn_mapped(plan: &Spawn<'_>, map: impl FnOnce(i32) -> io::Result<()>) -> Result<Child, StartError> {
     let (child, gate) = spawn_held(plan).map_err(at("clone the shim"))?;
     let let_go = |()| rustix::io::write(&gate, &[0]).map_err(io::Error::from);
-    match map_shim(child.pid, rootless, ids).and_then(let_go) {
+    match map(child.pid).and_then(let_go) {
         Ok(_) => Ok(child),
         Err(source) => {
             // The child ends when its gate is closed.

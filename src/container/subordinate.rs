@@ -162,6 +162,21 @@ impl Subordinate {
         self.space().after(None).filter_map(|inside| self.ids(inside)).collect()
     }
 
+    /// Maps all of them into the user namespace of the process `pid`, which has none yet, with the user's own id as number 0.
+    ///
+    /// # Errors
+    /// What the host's programs say.
+    pub fn map(&self, pid: i32) -> io::Result<()> {
+        write_maps(pid, self.own, &self.all())
+    }
+
+    /// The lines of a map of all of them into a user namespace inside that one, in which the user's own id has its usual number.
+    #[must_use]
+    pub fn nested(&self) -> Vec<[u32; 3]> {
+        let all = self.space().after(None);
+        all.map(|inside| [nested_first(self.own, inside), inside.base(), HostIds::COUNT]).collect()
+    }
+
     /// Starts a helper process, which is root over the user's own and all subordinate ids, that removes a directory with its
     /// content. Returns the errors.
     ///
@@ -275,9 +290,30 @@ fn write_maps(pid: i32, own: [u32; 2], ids: &[SubordinateIds]) -> io::Result<()>
     Ok(())
 }
 
-/// The maps of the shim `pid` of a plain user.
-pub(super) fn map_shim(pid: i32, rootless: Rootless, ids: SubordinateIds) -> io::Result<()> {
-    write_maps(pid, [rootless.uid, rootless.gid], &[ids])
+/// The maps of the shim `pid` of a plain user. In the user namespace of an allocation's network ([`Subordinate::nested`]) the host's
+/// programs have no rights, and this process needs none of them, as it has all capabilities there.
+pub(super) fn map_shim(pid: i32, rootless: Rootless, ids: SubordinateIds, is_nested: bool) -> io::Result<()> {
+    let own = [rootless.uid, rootless.gid];
+    if !is_nested {
+        return write_maps(pid, own, &[ids]);
+    }
+    let (base, first) = (ids.inside.base(), nested_first(own, ids.inside));
+    for (file, own) in [("gid_map", own[1]), ("uid_map", own[0])] {
+        let path = format!("/proc/{pid}/{file}");
+        let map = format!("0 {own} 1\n{base} {first} {}\n", HostIds::COUNT);
+        let about = |error: io::Error| io::Error::new(error.kind(), format!("write {path}: {error}"));
+        std::fs::write(&path, map).map_err(about)?;
+    }
+    Ok(())
+}
+
+/// The number of a range in the user namespace of an allocation's network, where the user's own ids have their usual numbers: the
+/// range's own number plus the first step with which no range meets them.
+fn nested_first(own: [u32; 2], inside: HostIds) -> u32 {
+    let last = (MOST_RANGES as u32 + 1) * HostIds::COUNT;
+    let is_free = |step: &u32| own.iter().all(|id| !(step + HostIds::COUNT..step + last).contains(id));
+    let step = [0, 1 << 29, 1 << 30].into_iter().find(is_free).unwrap_or_default();
+    step + inside.base()
 }
 
 fn program(name: &str) -> Option<PathBuf> {

@@ -378,7 +378,7 @@ impl Starter {
     }
 
     /// Starts an executor, which prepares for the launch of `ahead`.
-    async fn start(&self, log_file: &Path, ahead: Option<&LaunchSpec>) -> Result<Client, DriverError> {
+    async fn start(&self, log_file: &Path, network: &Path, ahead: Option<&LaunchSpec>) -> Result<Client, DriverError> {
         let compute = *lock(&self.compute);
         let mut config = crate::spec::json::json!({
             "LogFile": log_file,
@@ -386,6 +386,9 @@ impl Starter {
             "FSIsolation": self.isolation == Isolation::Isolated,
             "Compute": { "tc": compute.total_mhz, "nc": compute.cores },
         });
+        if !network.as_os_str().is_empty() && !rustix::process::geteuid().is_root() {
+            config["Network"] = crate::spec::json::json!(network);
+        }
         if let Some(spec) = ahead {
             let cores = &spec.resources.cpuset_cpus;
             config["Prepare"] = crate::spec::json::json!({
@@ -417,7 +420,7 @@ impl Starter {
 
     /// Starts another executor for a task whose executor was killed, and writes the note for a later driver.
     async fn take_over(&self, heir: &Heir, note: Option<&Note>) -> Result<Client, DriverError> {
-        let client = self.start(&heir.log_file, None).await?;
+        let client = self.start(&heir.log_file, &heir.spec.network_namespace, None).await?;
         let noted = match (client.reattach_config(), note) {
             (Ok(reattach), Some(note)) => note.write(&reattach),
             _ => Ok(()),
@@ -529,7 +532,7 @@ impl Tasks {
         let cgroup = spec.cgroup.clone();
         let heir = Heir::of(&self.starter, task, &spec);
         let record = heir.as_ref().and_then(Heir::record).map(Path::to_owned).unwrap_or_default();
-        let started = self.starter.start(&self.starter.log_file(task), Some(&spec)).await;
+        let started = self.starter.start(&self.starter.log_file(task), &spec.network_namespace, Some(&spec)).await;
         // An executor that was killed before the launch may have created the cgroup already.
         let client = match started {
             Ok(client) => client,

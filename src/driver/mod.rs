@@ -130,6 +130,11 @@ pub trait Driver: Send + Sync {
         false
     }
 
+    /// Whether its tasks can enter a network in the namespaces of a plain user ([`crate::net::join`]).
+    fn enters_users_network(&self) -> bool {
+        false
+    }
+
     /// The cgroup, relative to each hierarchy's root, in which the driver puts a task of this name instead of the one it is
     /// given; `None` for a driver that does not choose.
     fn own_cgroup(&self, _alloc_id: &str, _task: &str) -> Option<PathBuf> {

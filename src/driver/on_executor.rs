@@ -459,6 +459,10 @@ impl<P: Plan> Driver for OnExecutor<P> {
         P::has_own_ids(&self.config(), config)
     }
 
+    fn enters_users_network(&self) -> bool {
+        true
+    }
+
     fn config_schema(&self) -> Option<Spec> {
         Some(P::config_schema())
     }

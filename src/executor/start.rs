@@ -74,7 +74,7 @@ pub(super) fn plan(
     let join = cgroup.map(TaskCgroup::join_files).unwrap_or_default();
     let roots = || cgroup.map(TaskCgroup::root_files).unwrap_or_default();
     let cgroup_namespace = (cgroup_namespace && isolation.is_some()).then(roots);
-    Ok(Prepare { isolation, cgroup_namespace, rootless: isolated::rootless(host_ids)?, join })
+    Ok(Prepare { isolation, cgroup_namespace, rootless: isolated::rootless(host_ids)?, join, is_nested: false })
 }
 
 pub(super) fn start_shim(plan: Prepare, cgroup: Option<&TaskCgroup>) -> Result<Prepared, ExecutorError> {

@@ -1,9 +1,10 @@
 //! The life of one task's processes, the same for both kinds of isolation.
 
+use std::borrow::Cow;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::FileType;
@@ -25,9 +26,10 @@ use super::{
 use crate::cgroup::{self, CgroupFs, DeviceRule, Regime, Sampler, TaskCgroup};
 use crate::container::{self, FailureKind, Namespaces, Prepare, Prepared};
 use crate::logs::collector::{Collector, open_sink};
+use crate::net;
 use crate::spec::{
-    ExitResult, HostIds, IntoMap as _, LaunchSpec, NamespaceMode, Outlive, OutputHealth, ProcessState, Resources,
-    Signal, TaskStats, scaled_cpu_shares,
+    ExitResult, HostIds, IntoMap as _, LaunchSpec, NamespaceMode, Outlive, OutputHealth, OwnNamespaces, ProcessState,
+    Resources, Signal, TaskStats, scaled_cpu_shares,
 };
 use crate::sys;
 use crate::sys::process::{Child, WaitStatus};
@@ -58,6 +60,8 @@ pub struct LocalExecutor {
     isolation: Isolation,
     compute: Compute,
     cgroups: CgroupFs,
+    /// The plain user's network that this process has entered.
+    network: OnceLock<PathBuf>,
     ahead: Mutex<Option<Ahead>>,
     phase: Mutex<Phase>,
     exit: watch::Sender<Option<ProcessState>>,
@@ -114,11 +118,47 @@ impl LocalExecutor {
             isolation,
             compute,
             cgroups,
+            network: OnceLock::new(),
             ahead: Mutex::new(None),
             phase: Mutex::new(Phase::Idle),
             exit: watch::Sender::new(None),
             sessions: Arc::default(),
         }
+    }
+
+    /// Brings this process, which must have no other thread, into a plain user's network, so that all that it starts is there: no
+    /// process of a task may enter it. A network that it is in already is no error.
+    ///
+    /// # Errors
+    /// [`ExecutorError::System`] when the network is gone, or this process has entered another one.
+    pub fn enter_network(&self, path: &Path) -> Result<(), ExecutorError> {
+        let failed = |e: &dyn std::fmt::Display| {
+            ExecutorError::System(format!("enter the network of the allocation, {}: {e}", path.display()))
+        };
+        if let Some(entered) = self.network.get() {
+            return if entered == path { Ok(()) } else { Err(failed(&"it is another one than before")) };
+        }
+        net::join(path).map_err(|e| failed(&e))?;
+        let _first = self.network.set(path.to_owned());
+        // Of the capabilities in the user namespace, only those are used that write the id maps of shims.
+        let kept = match self.isolation {
+            Isolation::Isolated => [caps::Capability::CAP_SETUID, caps::Capability::CAP_SETGID].into(),
+            Isolation::Universal => caps::CapsHashSet::new(),
+        };
+        for set in [caps::CapSet::Effective, caps::CapSet::Permitted] {
+            caps::set(None, set, &kept).map_err(|e| failed(&e))?;
+        }
+        Ok(())
+    }
+
+    /// What is to be launched by this process: in a plain user's network, which it enters itself, no task has to.
+    fn in_network<'a>(&self, spec: &'a LaunchSpec) -> Result<Cow<'a, LaunchSpec>, ExecutorError> {
+        if spec.network_namespace.as_os_str().is_empty() || rustix::process::geteuid().is_root() {
+            return Ok(Cow::Borrowed(spec));
+        }
+        self.enter_network(&spec.network_namespace)?;
+        let own = OwnNamespaces { network: false, ..spec.own };
+        Ok(Cow::Owned(LaunchSpec { network_namespace: PathBuf::new(), own, ..spec.clone() }))
     }
 
     /// Makes the task's cgroup (relative to each hierarchy's root, empty for none; on v1 with a cpuset that the host made, empty
@@ -146,11 +186,22 @@ impl LocalExecutor {
         let isolation = (self.isolation == Isolation::Isolated).then(Default::default);
         // The rules that most tasks have.
         let devices = isolation.map(|_| isolated::default_devices());
-        let plan = plan(isolation, cgroup_namespace, host_ids, cgroup.as_ref());
+        let plan = self.plan(isolation, cgroup_namespace, host_ids, cgroup.as_ref());
         let shim = plan.and_then(|plan| start_confined_shim(devices.as_deref(), plan, cgroup.as_ref()));
         let shim = shim.inspect_err(|_| cgroup.iter().for_each(remove_cgroup))?;
         *lock(&self.ahead) = Some(Ahead { path: path.to_owned(), cpuset: cpuset.to_owned(), cgroup, devices, shim });
         Ok(())
+    }
+
+    fn plan(
+        &self,
+        isolation: Option<(NamespaceMode, NamespaceMode)>,
+        cgroup_namespace: bool,
+        host_ids: Option<HostIds>,
+        cgroup: Option<&TaskCgroup>,
+    ) -> Result<Prepare, ExecutorError> {
+        let plan = plan(isolation, cgroup_namespace, host_ids, cgroup)?;
+        Ok(Prepare { is_nested: self.network.get().is_some(), ..plan })
     }
 
     /// Whether no task was launched yet.
@@ -170,7 +221,7 @@ impl LocalExecutor {
             && ahead.devices.as_deref() == devices
             && limited
             && !overridden;
-        let plan = plan(isolation, spec.own.cgroup, ids_of(spec), ahead.cgroup.as_ref());
+        let plan = self.plan(isolation, spec.own.cgroup, ids_of(spec), ahead.cgroup.as_ref());
         if fits && plan.is_ok_and(|plan| ahead.shim.fits(&plan)) {
             return Some(ahead);
         }
@@ -235,6 +286,7 @@ impl LocalExecutor {
     /// Starts the task; retries once if its cgroup was removed meanwhile: a stale executor, left behind by a killed host, removes
     /// the cgroup of this name.
     async fn start(&self, spec: &LaunchSpec) -> Result<Arc<Running>, ExecutorError> {
+        let spec = &*self.in_network(spec)?;
         if let Some(outlive) = spec.outlive.as_ref().filter(|outlive| outlive.adopt) {
             return self.take_over(spec, outlive).await;
         }
@@ -343,7 +395,7 @@ impl LocalExecutor {
         } else {
             let cgroup = self.contain(spec)?;
             let isolation = (self.isolation == Isolation::Isolated).then_some((spec.pid_mode, spec.ipc_mode));
-            let plan = plan(isolation, spec.own.cgroup, ids_of(spec), cgroup.as_ref());
+            let plan = self.plan(isolation, spec.own.cgroup, ids_of(spec), cgroup.as_ref());
             let shim = plan.and_then(|plan| start_confined_shim(devices.as_deref(), plan, cgroup.as_ref()));
             (cgroup, shim)
         };

@@ -9,9 +9,38 @@ use super::{Subnet, Subnets};
 /// Why a network cannot be made or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A user other than root asks for a network.
-    #[error("it needs root: run agentbin as root, or use mode \"host\"")]
+    /// A user other than root asks for a CNI network.
+    #[error("it needs root: run agentbin as root, or use mode \"bridge\" or \"host\"")]
     NeedsRoot,
+    /// A user other than root asks for a network that a driver makes.
+    #[error(
+        "driver {driver:?} makes the group's network in namespaces that a plain user cannot enter or connect: run agentbin as root, put \
+         its tasks into a group of their own, or use mode \"host\""
+    )]
+    DriverNeedsRoot {
+        /// The driver.
+        driver: String,
+    },
+    /// A user other than root asks for IPv6.
+    #[error(
+        "without root, a group's network has IPv4 only: {}",
+        address.map_or_else(|| "take --bridge-network-subnet-ipv6 out".to_owned(), |ip| format!("give its ports another host_network than the one with {ip}"))
+    )]
+    UsersIpv6 {
+        /// The host's address of a port, if that is the reason.
+        address: Option<IpAddr>,
+    },
+    /// A plain user's network cannot be made or connected: which step, and why.
+    #[error("{0}")]
+    Users(String),
+    /// The device for interfaces of programs cannot be opened.
+    #[error("{path} cannot be opened, by which pasta makes an interface (as root: modprobe tun; chmod 666 {path})")]
+    NoTunnels {
+        /// Its path.
+        path: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
     /// A file of ours, or a namespace, cannot be used.
     #[error("cannot {action} {}", path.display())]
     System {

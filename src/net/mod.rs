@@ -8,6 +8,9 @@
 //! the note ─▶ namespace
 //! ```
 //!
+//! A plain user's network is neither a bridge nor a CNI network: its namespace is in a user namespace, processes of ours hold both
+//! (`keeper`), and the program pasta connects it (`users`).
+//!
 //! A network is changed by one process at a time. The lock is also held by the plugins that it starts: if the process is killed,
 //! the next one waits until its plugins have ended.
 
@@ -19,6 +22,7 @@ mod error;
 mod examine;
 mod forward;
 mod guard;
+mod keeper;
 mod lease;
 mod link;
 mod lock;
@@ -27,6 +31,7 @@ mod netlink;
 mod noted;
 mod program;
 mod resolver;
+mod users;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -39,14 +44,17 @@ use std::time::Duration;
 
 pub use error::Error;
 pub use examine::Finding;
+pub use keeper::Keeper;
 pub use namespace::socket_in;
 pub use noted::{Noted, all as noted};
 pub use program::Output;
 pub use resolver::servers_behind_stub;
+pub use users::{MoreIds, is_keeper, join};
 
 use builtin::Member;
 use cni::{Caller, Connection, List};
 use lease::By;
+use users::Users;
 
 /// The usual directory of CNI configurations, the same as Nomad's.
 const CONFIG_DIR: &str = "/opt/cni/config";
@@ -326,7 +334,17 @@ impl Networks {
     /// [`Error`].
     pub fn plan(&self, wish: Wish<'_>) -> Result<Network, Error> {
         if !rustix::process::geteuid().is_root() {
-            return Err(Error::NeedsRoot);
+            return Ok(Network {
+                id: wish.id.to_owned(),
+                namespace: namespace::path(&self.run_dir, wish.id),
+                driver: None,
+                run_dir: self.run_dir.clone(),
+                users: Some(users::plan(self, &wish)?),
+                record: wish.record,
+                subnet: None,
+                subnet_ipv6: None,
+                connection: None,
+            });
         }
         let subnets = matches!(wish.kind, Kind::Bridge).then_some(self.subnets);
         let list = match wish.kind {
@@ -354,6 +372,7 @@ impl Networks {
             subnet: subnets.map(|subnets| subnets.v4),
             subnet_ipv6: subnets.and_then(|subnets| subnets.v6),
             connection,
+            users: None,
         })
     }
 }
@@ -400,6 +419,9 @@ pub struct Network {
     #[serde(default)]
     subnet_ipv6: Option<Subnet>,
     connection: Option<Connection>,
+    /// Set for a plain user's network, which has none of the three above.
+    #[serde(default)]
+    users: Option<Users>,
 }
 
 impl Network {
@@ -419,13 +441,24 @@ impl Network {
         self.driver.as_deref()
     }
 
-    /// Makes the namespace, unless a driver does, after writing the note.
+    /// Whether it is a plain user's, whose namespaces only the processes can enter that know how ([`join`]).
+    #[must_use]
+    pub const fn is_users(&self) -> bool {
+        self.users.is_some()
+    }
+
+    /// Makes the namespace, unless a driver does, after writing the note. `more` are further ids for a plain user's network, which is
+    /// connected, too.
     ///
     /// # Errors
     /// [`Error`]; then there is no namespace.
-    pub fn make_namespace(&self) -> Result<(), Error> {
+    pub fn make_namespace(&self, more: Option<MoreIds<'_>>) -> Result<(), Error> {
         noted::write(self)?;
-        if self.driver.is_some() { Ok(()) } else { namespace::make(&self.namespace) }
+        match &self.users {
+            Some(users) => users.make(&self.namespace, more),
+            None if self.driver.is_some() => Ok(()),
+            None => namespace::make(&self.namespace),
+        }
     }
 
     /// Sets the namespace that its driver has made.
@@ -439,7 +472,9 @@ impl Network {
     /// [`Error`]; what was done by then is undone by [`Network::disconnect`]. With [`Error::Locked`] nothing was done.
     pub fn connect(&mut self, cancel: &Arc<AtomicBool>) -> Result<Status, Error> {
         let subnets = self.subnets();
-        let Some(connection) = &mut self.connection else { return Ok(Status::default()) };
+        let Some(connection) = &mut self.connection else {
+            return Ok(self.users.as_ref().map(Users::status).unwrap_or_default());
+        };
         let mut locked = take_lock(&self.run_dir, &connection.list.name, cancel)?;
         let connected = match subnets {
             Some(subnets) => bridge::prepare(&mut locked, &self.run_dir, subnets, connection.by(), PATIENCE),
@@ -489,6 +524,9 @@ impl Network {
     /// # Errors
     /// [`Error`]; then it has to be tried again.
     pub fn disconnect_unless(&self, cancel: &Arc<AtomicBool>) -> Result<(), Error> {
+        if self.users.is_some() {
+            users::end(&self.namespace)?;
+        }
         let Some(connection) = &self.connection else { return noted::remove(self) };
         // For a namespace that is gone, plugins get an empty path, even if its file still exists.
         let namespace = if namespace::is_there(&self.namespace) { &*self.namespace } else { Path::new("") };
@@ -545,7 +583,8 @@ impl Network {
     /// # Errors
     /// [`Error::System`].
     pub fn remove_namespace(&self) -> Result<(), Error> {
-        if self.driver.is_some() {
+        if self.driver.is_some() || self.users.is_some() {
+            // A plain user's is gone when it is disconnected.
             return Ok(());
         }
         namespace::remove(&self.namespace).map_err(Error::system("remove the network namespace", &self.namespace))
@@ -637,6 +676,7 @@ mod tests {
             subnet: Subnet::v4("10.0.0.0/24").ok(),
             subnet_ipv6: None,
             connection: Some(connection.clone()),
+            users: None,
         };
         let own = || network.addresses(&connection).unwrap().iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(own(), ["10.0.0.2"], "what is not in the subnet was never its own");

@@ -12,8 +12,8 @@ use rustix::mount::UnmountFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::Error;
 use super::lock::own_dir;
+use super::{Error, users};
 use crate::sys::process::{self, flags};
 
 /// The file of an allocation's namespace.
@@ -52,6 +52,9 @@ pub(super) fn is_there(path: &Path) -> bool {
 /// # Errors
 /// What `setns(2)` and `socket(2)` say.
 pub fn socket_in(path: &Path, family: AddressFamily) -> io::Result<OwnedFd> {
+    if !rustix::process::geteuid().is_root() {
+        return users::socket(path, family);
+    }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     enter(&open(path)?, || Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?))
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::AtFlags;
 
 use super::lock::own_dir;
+use super::users::{self, Pasta};
 use super::{Error, Mapping, Network};
 use crate::spec::json;
 use crate::spec::{Order as _, ProcessId};
@@ -121,10 +122,15 @@ impl Noted {
         &self.network.record
     }
 
-    /// The name of the CNI network that it is connected to; `none` if there is none.
+    fn pasta(&self) -> Option<&Pasta> {
+        self.network.users.as_ref()?.pasta.as_ref()
+    }
+
+    /// The name of the CNI network that it is connected to, or of the program that connects a plain user's; `none` if there is none.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.network.connection.as_ref().map_or("none", |connection| &connection.list.name)
+        let other = if self.pasta().is_some() { users::PROGRAM } else { "none" };
+        self.network.connection.as_ref().map_or(other, |connection| &connection.list.name)
     }
 
     /// Whether it is connected to the built-in bridge.
@@ -136,6 +142,9 @@ impl Noted {
     /// Its address, once it is connected.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
+        if let Some(users) = &self.network.users {
+            return users.status().address;
+        }
         self.network.connection.as_ref()?.status().ok()?.address
     }
 
@@ -148,7 +157,8 @@ impl Noted {
     /// Ports of the host that are, or may be, mapped into it.
     #[must_use]
     pub fn mappings(&self) -> &[Mapping] {
-        self.network.connection.as_ref().map_or(&[], |connection| &connection.mappings)
+        let other = self.pasta().map_or(&[][..], |pasta| &pasta.mappings);
+        self.network.connection.as_ref().map_or(other, |connection| &connection.mappings)
     }
 
     /// The same: addresses and ports of the host.

@@ -16,7 +16,7 @@ use crate::sys::{children, process};
 /// Most bytes that a program may write, in total.
 const MOST: usize = 1 << 20;
 /// The PATH for programs and for plugins, independent of the environment of this process.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// How soon a program is killed after it was cancelled.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

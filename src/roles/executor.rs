@@ -31,6 +31,8 @@ struct ExecutorConfig {
     #[serde(rename = "FSIsolation")]
     fs_isolation: bool,
     compute: ComputeConfig,
+    /// Our extension: a plain user's network that this process is to enter while it has one thread.
+    network: Option<PathBuf>,
     /// Our extension: what the task's launch will need, so that it can be prepared in advance.
     prepare: Option<PrepareConfig>,
 }
@@ -143,6 +145,10 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
     let compute = Compute { total_mhz: config.compute.total_mhz, cores: config.compute.cores };
     let executor = Arc::new(LocalExecutor::new(isolation, compute, cgroups));
     server.announce()?;
+    // If that fails, the launch fails the same way and reports it.
+    if let Some(Err(error)) = config.network.as_deref().map(|path| executor.enter_network(path)) {
+        tracing::warn!(%error, "could not enter the network");
+    }
     // A host that sends `prepare` is one of ours, and has already read the program ahead.
     let ready = match &config.prepare {
         Some(PrepareConfig { cgroup, cpuset, cores, cgroup_namespace, host_ids }) => {

@@ -7,6 +7,7 @@ mod executor;
 mod isolation_probe;
 mod libcontainer_shim;
 mod logmon;
+mod network_keeper;
 mod subordinate;
 
 use std::ffi::{OsStr, OsString};
@@ -32,6 +33,7 @@ const fn table(role: Role) -> Run {
         Role::DockerLogger => docker_logger::run,
         Role::IsolationProbe => isolation_probe::run,
         Role::Subordinate => subordinate::run,
+        Role::NetworkKeeper => network_keeper::run,
         Role::ArtifactFetcher => artifact_fetcher::run,
     }
 }

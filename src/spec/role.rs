@@ -17,19 +17,22 @@ pub enum Role {
     IsolationProbe,
     /// Works as root over the subordinate ids of a plain user.
     Subordinate,
+    /// Holds the network of a plain user's allocation.
+    NetworkKeeper,
     /// Downloads and unpacks one artifact, with as few rights as that needs.
     ArtifactFetcher,
 }
 
 impl Role {
     /// Every role, in the order in which help texts name them.
-    pub const ALL: [Role; 7] = [
+    pub const ALL: [Role; 8] = [
         Role::Executor,
         Role::Shim,
         Role::Logmon,
         Role::DockerLogger,
         Role::IsolationProbe,
         Role::Subordinate,
+        Role::NetworkKeeper,
         Role::ArtifactFetcher,
     ];
 
@@ -43,6 +46,7 @@ impl Role {
             Role::DockerLogger => "docker_logger",
             Role::IsolationProbe => "isolation-probe",
             Role::Subordinate => "subordinate",
+            Role::NetworkKeeper => "network-keeper",
             Role::ArtifactFetcher => "artifact-fetcher",
         }
     }

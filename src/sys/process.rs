@@ -330,6 +330,37 @@ fn spawn_on_this_memory(parent: libc::c_int, mut body: &mut dyn FnMut()) -> io::
     Ok(Child { pid, pidfd })
 }
 
+/// Calls `body` in a process of its own that shares this one's memory and descriptors, and waits for its end: namespaces that it
+/// enters end with it, and descriptors that it opens stay. `clone(2)` with `CLONE_VM`, `CLONE_VFORK` and `CLONE_FILES`, without a
+/// signal to this process.
+///
+/// This process may have other threads. `body` must only make system calls: no allocation, no lock, no panic.
+///
+/// # Errors
+/// What `clone(2)` says.
+pub fn apart(mut body: &mut dyn FnMut()) -> io::Result<()> {
+    extern "C" fn run(body: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: the pointer is that of `body` below, whose frame waits until this process has ended.
+        let body = unsafe { &mut *body.cast::<&mut dyn FnMut()>() };
+        body();
+        0
+    }
+    let mut stack = super::pages::Pages::map(CHILD_STACK)?;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES;
+    let top = stack.as_mut_ptr_range().end;
+    // SAFETY: the stack is mapped, page-aligned at its end, used by nobody else, and outlives the process because CLONE_VFORK
+    // returns only at its end; `body` is alive as long. The calling thread is suspended, and other threads are not disturbed by
+    // system calls.
+    let pid = unsafe { libc::clone(run, top.cast(), flags, std::ptr::from_mut(&mut body).cast()) };
+    if pid == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // Without a signal to its parent it is seen by nobody who waits for any child.
+    use nix::sys::wait::{WaitPidFlag, waitpid};
+    while waitpid(nix::unistd::Pid::from_raw(pid), Some(WaitPidFlag::__WALL)) == Err(nix::errno::Errno::EINTR) {}
+    Ok(())
+}
+
 /// Starts a child in a new user namespace that only waits until the returned descriptor is closed, also by the death of this
 /// process. It must still be reaped, see [`wait`].
 ///
@@ -657,5 +688,22 @@ pub fn wait_for(pid: i32) -> Option<i32> {
             // ECHILD: it was reaped before.
             _ => return None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_apart_opens_stays_open() {
+        let (mut opened, mut pid) = (Err(rustix::io::Errno::CHILD), None);
+        apart(&mut || {
+            pid = Some(rustix::process::getpid());
+            opened = rustix::fs::open("/dev/null", rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty());
+        })
+        .unwrap();
+        assert!(pid.is_some_and(|pid| pid != rustix::process::getpid()));
+        assert_eq!(rustix::io::read(opened.unwrap(), &mut [0; 1]), Ok(0));
     }
 }
