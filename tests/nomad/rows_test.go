@@ -406,10 +406,11 @@ func status(job, wanted string, count int) func(*side) bool {
 	}
 }
 
-// healthy waits until so many allocations of a job's latest deployment are counted as healthy.
-func healthy(job string, count int) func(*side) bool {
+// healthy waits until so many allocations of the deployment of a job's version are counted as healthy.
+func healthy(job string, version, count int) func(*side) bool {
 	return func(s *side) bool {
 		var deployment struct {
+			JobVersion int
 			TaskGroups map[string]struct{ HealthyAllocs int }
 		}
 		if s.get("/v1/job/"+job+"/deployment", &deployment) != nil {
@@ -419,7 +420,7 @@ func healthy(job string, count int) func(*side) bool {
 		for _, group := range deployment.TaskGroups {
 			n += group.HealthyAllocs
 		}
-		return n == count
+		return deployment.JobVersion == version && n == count
 	}
 }
 
@@ -571,7 +572,7 @@ var rows = []row{
 	{command: "deployment unblock {deployment:hello}", status: 1, but: "there are no regions that could block it"},
 	{command: "job run canary.hcl"},
 	{command: "job run -detach canary2.hcl", wait: status("canary", "running", 1)},
-	{command: "job status canary", wait: healthy("canary", 1)},
+	{command: "job status canary", wait: healthy("canary", 1, 1)},
 	{command: "deployment status {deployment:canary}"},
 	{command: "deployment pause {deployment:canary}"},
 	{command: "deployment resume -detach {deployment:canary}"},
