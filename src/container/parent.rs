@@ -16,7 +16,7 @@ use rustix::net::{
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::config::{Became, Birth, Config, Failure, FailureKind, Ids, Namespace, Rootless, Step as _, SubordinateIds};
+use super::config::{Became, Birth, Config, Failure, FailureKind, Ids, Namespace, Rootless, Step as _};
 use super::namespaces::Namespaces;
 use super::subordinate::map_shim;
 use super::terminal::Terminal;
