@@ -64,7 +64,7 @@ impl Tree<'_> {
         let own = self.own_items(path);
         for item in own.filter(|item| item.public == Public::Yes && !item.of_tests) {
             let target = if item.kind == "mod" {
-                Ok([path, &[item.name.clone()]].concat())
+                Ok([path, std::slice::from_ref(&item.name)].concat())
             } else {
                 let Some(definition) = self.item(path, &["self".to_owned(), item.name.clone()]) else { continue };
                 Err(definition)

@@ -63,7 +63,7 @@ pub fn mark_tests(sources: &mut [Source]) {
     for source in sources.iter() {
         let Some(module) = module_path(&source.path) else { continue };
         for item in source.items.iter().filter(|item| item.kind == "mod" && item.of_tests) {
-            of_tests.insert([&module[..], &item.inside, &[item.name.clone()]].concat());
+            of_tests.insert([&module[..], &item.inside, std::slice::from_ref(&item.name)].concat());
         }
     }
     for source in sources {
