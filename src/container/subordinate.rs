@@ -299,10 +299,9 @@ pub(super) fn map_shim(pid: i32, rootless: Rootless, ids: SubordinateIds, is_nes
     }
     let (base, first) = (ids.inside.base(), nested_first(own, ids.inside));
     for (file, own) in [("gid_map", own[1]), ("uid_map", own[0])] {
-        let path = format!("/proc/{pid}/{file}");
         let map = format!("0 {own} 1\n{base} {first} {}\n", HostIds::COUNT);
-        let about = |error: io::Error| io::Error::new(error.kind(), format!("write {path}: {error}"));
-        std::fs::write(&path, map).map_err(about)?;
+        let about = |error: io::Error| io::Error::new(error.kind(), format!("write {file}: {error}"));
+        process::write_proc_file(pid, file, &map).map_err(about)?;
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::WaitOptions;
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,7 @@ use super::{program, users};
 use crate::spec::Role;
 use crate::spec::json;
 use crate::sys::process::{self, Child, flags};
-use crate::sys::{net, prctl};
+use crate::sys::{children, net, prctl};
 
 /// How long pasta may take to get ready.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -87,8 +88,8 @@ impl Keeper {
         if self.ranges.is_empty() {
             let [uid, gid] = self.own;
             let write = || {
-                std::fs::write(format!("/proc/{}/setgroups", child.pid), "deny")?;
-                write_maps(&child.pid.to_string(), [&format!("0 {uid} 1"), &format!("0 {gid} 1")])
+                process::write_proc_file(child.pid, "setgroups", "deny")?;
+                write_maps(child.pid, [&format!("0 {uid} 1"), &format!("0 {gid} 1")])
             };
             write().map_err(at("map the user into a user namespace"))?;
         }
@@ -126,7 +127,7 @@ impl Keeper {
             self.ranges.iter().fold(own, |all, [inside, outside, count]| format!("{all}{inside} {outside} {count}\n"))
         };
         let maps = self.own.map(lines);
-        write_maps(&pid.to_string(), [&maps[0], &maps[1]]).map_err(at("map the user into the inner user namespace"))?;
+        write_maps(pid, [&maps[0], &maps[1]]).map_err(at("map the user into the inner user namespace"))?;
         let let_go = rustix::io::write(&ours, &[0]).map_err(io::Error::from);
         let_go.and_then(|_| heard.read_exact(&mut [0])).map_err(at("bring the interface lo up"))?;
         self.connect(pid).map_err(|why| format!("{}: {why}", users::PROGRAM))?;
@@ -143,7 +144,8 @@ impl Keeper {
         }
         command.env_clear().env("PATH", program::PATH).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
+        let mut own = children::spawn(&mut command).map_err(|error| format!("{}: {error}", program.display()))?;
+        let child = &mut own.0;
         let deadline = Instant::now() + PATIENCE;
         let mut said = Vec::new();
         let ended = process::open_pidfd(child.id().cast_signed()).and_then(|pidfd| {
@@ -220,9 +222,9 @@ fn is_let_go(gate: OwnedFd) -> bool {
 }
 
 /// The maps of users and of groups. Groups first: they are of no use without users.
-fn write_maps(pid: &str, [users, groups]: [&str; 2]) -> io::Result<()> {
-    std::fs::write(format!("/proc/{pid}/gid_map"), groups)?;
-    std::fs::write(format!("/proc/{pid}/uid_map"), users)
+fn write_maps(pid: i32, [users, groups]: [&str; 2]) -> io::Result<()> {
+    process::write_proc_file(pid, "gid_map", groups)?;
+    process::write_proc_file(pid, "uid_map", users)
 }
 
 fn answer(answer: &Answer) {
@@ -232,7 +234,7 @@ fn answer(answer: &Answer) {
 
 /// Closes stdin, stdout and stderr for whoever is at their other ends.
 fn become_silent() -> io::Result<()> {
-    let null = File::options().read(true).write(true).open("/dev/null")?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;

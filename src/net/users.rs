@@ -132,11 +132,10 @@ impl Users {
         let dir = path.parent().unwrap_or(path);
         own_dir(dir).map_err(Error::system("make the directory", dir))?;
         let made = self.start(path, more);
-        made.map_err(|error| {
+        made.inspect_err(|_| {
             if let Err(left) = end(path) {
                 tracing::debug!(error = &left as &dyn std::error::Error, "what is left of a network");
             }
-            error
         })
     }
 

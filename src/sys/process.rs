@@ -330,6 +330,14 @@ fn spawn_on_this_memory(parent: libc::c_int, mut body: &mut dyn FnMut()) -> io::
     Ok(Child { pid, pidfd })
 }
 
+/// Writes a file of `/proc/PID` with one `write(2)`, such as `uid_map` or `setgroups`; see `user_namespaces(7)`.
+///
+/// # Errors
+/// What `open(2)` and `write(2)` say: EPERM for ids that this process may not map.
+pub fn write_proc_file(pid: i32, name: &str, text: &str) -> io::Result<()> {
+    std::fs::write(format!("/proc/{pid}/{name}"), text)
+}
+
 /// Calls `body` in a process of its own that shares this one's memory and descriptors, and waits for its end: namespaces that it
 /// enters end with it, and descriptors that it opens stay. `clone(2)` with `CLONE_VM`, `CLONE_VFORK` and `CLONE_FILES`, without a
 /// signal to this process.

@@ -69,6 +69,7 @@ pub const BY_NAME: &[(&str, &str)] = &[
     ("sys/exe.rs", "the own executable"),
     ("sys/features.rs", "settings of the kernel"),
     ("sys/path.rs", "open descriptors by their name in /proc"),
+    ("sys/process.rs", "id maps of processes by their number in /proc"),
     ("sys/processes.rs", "processes by their number in /proc"),
 ];
 

@@ -1,11 +1,12 @@
 //! Networks of a plain user's groups (row G1): the real binary and the real pasta, on a machine of the test's own.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use agentbin::sys;
@@ -87,7 +88,6 @@ impl Machine {
     }
 
     /// Processes that hold networks: keeper and pause, and pasta.
-    #[expect(clippy::unused_self, reason = "the processes are this machine's")]
     fn holders(&self) -> [Vec<i32>; 2] {
         let [mut ours, mut pasta] = [Vec::new(), Vec::new()];
         for process in procfs::process::all_processes().unwrap().flatten() {
@@ -324,7 +324,9 @@ fn g1_without_root_groups_have_networks_of_their_own() {
     assert_eq!(ask(18081), a, "the same network");
     let [ours, pasta] = machine.holders();
     assert_eq!((ours.len(), pasta.len()), (4, 2), "{ours:?} {pasta:?}");
-    pasta.iter().for_each(|pid| kill(*pid));
+    for pid in pasta {
+        kill(pid);
+    }
     until("pasta again", || (machine.holders()[1].len() == 2).then_some(()));
     assert_eq!((ask(18081), ask(18082)), (a.clone(), b));
     // A run that has lost an executor kills what that has left behind, and no network.
@@ -360,6 +362,22 @@ fn g1_without_root_a_killed_run_leaves_no_network() {
         machine.done(&["gc"]);
         machine.assert_clean();
     }
+
+    // Killed before it has noted the keeper that it starts.
+    let own = [machine.user; 2];
+    let keeper = serde_json::json!({ "file": "/nonexistent", "own": own, "ranges": [], "pasta": null }).to_string();
+    let mut command = machine.command(&["network-keeper", &keeper]);
+    let mut starter = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut told = String::new();
+    BufReader::new(starter.stdout.take().unwrap()).read_line(&mut told).unwrap();
+    let keeper: i32 = told.trim().parse().unwrap();
+    let pidfd = sys::process::open_pidfd(keeper).unwrap();
+    starter.kill().unwrap();
+    starter.wait().unwrap();
+    let patience = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
+    let mut ended = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+    assert_eq!(rustix::event::poll(&mut ended, Some(&patience)), Ok(1), "it ends with whoever started it");
+    machine.assert_clean();
 
     let run = machine.start("keeper", &text);
     assert_eq!(asked_from_outside(&address), "pong\n");
