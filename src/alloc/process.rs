@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
-use super::machine;
 use crate::driver::EXECUTOR_LOG;
 use crate::net;
 use crate::spec::{AllocId, PLUGIN_MARK, ProcessId, Role, Signal};
@@ -255,6 +254,8 @@ pub fn kill_plugins_of(sockets: &Path, patience: Duration) -> io::Result<()> {
 pub struct Orphans {
     /// `None`: this process inherits no orphans.
     data_dir: Option<PathBuf>,
+    /// The directory of the networks' records.
+    networks: PathBuf,
     /// This process had children before, so not every orphan belongs to a task.
     careful: bool,
 }
@@ -263,23 +264,24 @@ impl Orphans {
     /// This process inherits no orphans and kills none.
     #[must_use]
     pub const fn ignore() -> Orphans {
-        Orphans { data_dir: None, careful: true }
+        Orphans { data_dir: None, networks: PathBuf::new(), careful: true }
     }
 
     /// This process inherits orphans from now on. To be called before it starts any process.
     ///
     /// # Errors
     /// What the kernel says; when `/proc` cannot be read.
-    pub fn inherit(data_dir: &Path) -> io::Result<Orphans> {
+    pub fn inherit(data_dir: &Path, networks: &Path) -> io::Result<Orphans> {
         sys::prctl::become_subreaper()?;
         let own = rustix::process::getpid().as_raw_nonzero().get();
         // A script may have started processes before it exec'ed this program, and pid 1 inherits orphans of others.
         let careful = own == 1 || !processes::own_children()?.is_empty();
-        Ok(Orphans { data_dir: Some(data_dir.to_owned()), careful })
+        Ok(Orphans { data_dir: Some(data_dir.to_owned()), networks: networks.to_owned(), careful })
     }
 
     /// Kills what ended executors left behind; with `all` also processes whose arguments claim that they are executors, and driver
-    /// plugins of other owners with their helpers, because no executor runs then. Processes left by CNI plugins, and those that hold networks, are spared.
+    /// plugins of other owners with their helpers, because no executor runs then. Processes left by CNI plugins, and those that hold
+    /// networks (`networks` is the directory of their records), are spared.
     ///
     /// To be called only on the thread that starts executors: a child that has not yet exec'ed the executor would be taken for an
     /// orphan.
@@ -310,8 +312,7 @@ impl Orphans {
             processes::user(s.pid).is_ok_and(|user| user == Some(0))
                 && processes::environment(s.pid).is_ok_and(|e| e.iter().any(of_plugin))
         };
-        let networks = machine::network_dir(data_dir);
-        let holds_network = |s: &Stat| net::is_keeper(&networks, s.pid, s.start_ticks);
+        let holds_network = |s: &Stat| net::is_keeper(&self.networks, s.pid, s.start_ticks);
         let executes =
             |s: &Stat| processes::arguments(s.pid).is_ok_and(|arguments| executor_of(&arguments, data_dir).is_some());
         kill_all(Instant::now() + patience, |processes_now| {

@@ -23,12 +23,14 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::WaitOptions;
 use serde::{Deserialize, Serialize};
 
-use super::{program, users};
+use super::program;
 use crate::spec::Role;
 use crate::spec::json;
 use crate::sys::process::{self, Child, flags};
 use crate::sys::{children, net, prctl};
 
+/// The program that connects namespaces.
+pub(super) const PROGRAM: &str = "pasta";
 /// How long pasta may take to get ready.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Most bytes of its messages that are kept.
@@ -130,7 +132,7 @@ impl Keeper {
         write_maps(pid, [&maps[0], &maps[1]]).map_err(at("map the user into the inner user namespace"))?;
         let let_go = rustix::io::write(&ours, &[0]).map_err(io::Error::from);
         let_go.and_then(|_| heard.read_exact(&mut [0])).map_err(at("bring the interface lo up"))?;
-        self.connect(pid).map_err(|why| format!("{}: {why}", users::PROGRAM))?;
+        self.connect(pid).map_err(|why| format!("{}: {why}", PROGRAM))?;
         Ok((pause, pid))
     }
 

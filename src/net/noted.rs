@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::AtFlags;
 
 use super::lock::own_dir;
-use super::users::{self, Pasta};
-use super::{Error, Mapping, Network};
+use super::users::Pasta;
+use super::{Error, Mapping, Network, keeper};
 use crate::spec::json;
 use crate::spec::{Order as _, ProcessId};
 use crate::sys::owned::OwnDir;
@@ -129,7 +129,7 @@ impl Noted {
     /// The name of the CNI network that it is connected to, or of the program that connects a plain user's; `none` if there is none.
     #[must_use]
     pub fn name(&self) -> &str {
-        let other = if self.pasta().is_some() { users::PROGRAM } else { "none" };
+        let other = if self.pasta().is_some() { keeper::PROGRAM } else { "none" };
         self.network.connection.as_ref().map_or(other, |connection| &connection.list.name)
     }
 

@@ -17,7 +17,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use serde::{Deserialize, Serialize};
 
-use super::keeper::{Answer, Keeper};
+use super::keeper::{Answer, Keeper, PROGRAM};
 use super::lock::own_dir;
 use super::{Error, Kind, Mapping, Networks, Status, Subnet, Wish};
 use crate::spec::json;
@@ -25,8 +25,7 @@ use crate::spec::{ProcessId, Role, Signal};
 use crate::sys::owned::OwnDir;
 use crate::sys::{self, children, mutant, process, processes, time};
 
-/// The program that connects namespaces, and its package.
-pub(super) const PROGRAM: &str = "pasta";
+/// The package of pasta.
 const PACKAGE: &str = "passt";
 /// The device by which it makes an interface.
 const TUN: &str = "/dev/net/tun";

@@ -1,3 +1,5 @@
+//! The role `network-keeper`: holds the network of an unprivileged user's allocation.
+
 use std::ffi::OsString;
 
 use crate::net::Keeper;
