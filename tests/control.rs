@@ -394,7 +394,7 @@ fn p1_a_run_that_was_killed_is_said_to_be_lost_or_goes_on_in_the_background() {
     let out = world.ask(&["ps"]);
     assert!(out.status == 0 && out.stderr.contains("was killed, and its tasks may still run"), "{out:?}");
     let out = world.ask(&["exec", &id, "true"]);
-    assert!(out.status == 125 && out.stderr.contains("was killed, so that nobody takes orders"), "{out:?}");
+    assert!(out.status == 125 && out.stderr.contains("was killed and cannot be reached"), "{out:?}");
     let stopped = world.done(&["stop", "killed"]);
     assert!(stopped.contains("its run was killed"), "{stopped}");
     // The socket of the killed run is left to the next run, or this.

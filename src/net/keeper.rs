@@ -132,7 +132,7 @@ impl Keeper {
         write_maps(pid, [&maps[0], &maps[1]]).map_err(at("map the user into the inner user namespace"))?;
         let let_go = rustix::io::write(&ours, &[0]).map_err(io::Error::from);
         let_go.and_then(|_| heard.read_exact(&mut [0])).map_err(at("bring the interface lo up"))?;
-        self.connect(pid).map_err(|why| format!("{}: {why}", PROGRAM))?;
+        self.connect(pid).map_err(|why| format!("{PROGRAM}: {why}"))?;
         Ok((pause, pid))
     }
 
