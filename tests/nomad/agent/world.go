@@ -184,7 +184,8 @@ func makeParts(name string) ([]string, error) {
 // of one machine would write the same files of the cgroup `nomad`.
 func ownHierarchies() error {
 	for _, one := range hierarchies() {
-		if err := syscall.Unmount(one.dir, 0); err != nil {
+		// Go's runtime keeps files of the cpu controller open.
+		if err := syscall.Unmount(one.dir, syscall.MNT_DETACH); err != nil {
 			return fmt.Errorf("%s: %w", one.dir, err)
 		}
 		if err := syscall.Mount(one.kind, one.dir, one.kind, 0, one.options); err != nil {
