@@ -38,6 +38,7 @@ func Enter() {
 	part := fmt.Sprintf("agentbin-tests-%d", os.Getpid())
 	parts, err := makeParts(part)
 	if err != nil {
+		removeAll(parts)
 		fmt.Fprintln(os.Stderr, "nomad tests: cgroups:", err)
 		os.Exit(1)
 	}
@@ -51,9 +52,7 @@ func Enter() {
 	// The terminal's signals reach the tests themselves; this process only hands their end on.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM)
 	err = command.Run()
-	for _, path := range parts {
-		removeTree(path)
-	}
+	removeAll(parts)
 	removeCgroups(before)
 	if err != nil && command.ProcessState == nil {
 		fmt.Fprintln(os.Stderr, "nomad tests: namespaces:", err)
@@ -213,6 +212,12 @@ func removeCgroups(before map[string]bool) {
 		if !before[path] {
 			removeTree(path)
 		}
+	}
+}
+
+func removeAll(paths []string) {
+	for _, path := range paths {
+		removeTree(path)
 	}
 }
 
