@@ -17,13 +17,13 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::poll;
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::WaitOptions;
 use serde::{Deserialize, Serialize};
 
-use super::program;
+use super::program::{self, is_ready};
 use crate::spec::Role;
 use crate::spec::json;
 use crate::sys::process::{self, Child, flags};
@@ -151,11 +151,11 @@ impl Keeper {
         let deadline = Instant::now() + PATIENCE;
         let mut said = Vec::new();
         let ended = process::open_pidfd(child.id().cast_signed()).and_then(|pidfd| {
-            let in_time = is_readable(&pidfd, PATIENCE)?;
+            let in_time = is_ready(&pidfd, deadline)?;
             // What it has said is in the pipe. A process in the background may still have it open.
             if let Some(stderr) = &mut child.stderr
                 && in_time
-                && is_readable(stderr, deadline.saturating_duration_since(Instant::now()))?
+                && is_ready(&*stderr, deadline)?
             {
                 let mut piece = [0; MOST_SAID as usize];
                 let length = stderr.read(&mut piece)?;
@@ -193,7 +193,7 @@ impl Keeper {
             }
             let mut delay = AGAIN.0;
             loop {
-                if is_readable(&pause.pidfd, delay).unwrap_or(true) {
+                if is_ready(&pause.pidfd, Instant::now() + delay).unwrap_or(true) {
                     return;
                 }
                 if self.connect(pid).is_ok() {
@@ -241,10 +241,4 @@ fn become_silent() -> io::Result<()> {
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     Ok(())
-}
-
-fn is_readable(fd: &impl std::os::fd::AsFd, patience: Duration) -> io::Result<bool> {
-    let timeout = Timespec::try_from(patience).map_err(io::Error::other)?;
-    let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
-    Ok(rustix::io::retry_on_intr(|| poll(&mut fds, Some(&timeout)))? > 0)
 }

@@ -30,6 +30,7 @@ mod namespace;
 mod netlink;
 mod noted;
 mod program;
+mod replaced;
 mod resolver;
 mod users;
 

@@ -4,15 +4,12 @@
 //! One file for each network, named by the allocation's id. It is written before anything is made, and removed when the network
 //! is disconnected; the allocation's record is written earlier, and removed later.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::AtFlags;
-
-use super::lock::own_dir;
 use super::users::Pasta;
-use super::{Error, Mapping, Network, keeper};
+use super::{Error, Mapping, Network, keeper, replaced};
 use crate::spec::json;
 use crate::spec::{Order as _, ProcessId};
 use crate::sys::owned::OwnDir;
@@ -38,21 +35,13 @@ fn dir(run_dir: &Path) -> PathBuf {
     run_dir.join("networks")
 }
 
-fn temporary(id: &str) -> String {
-    format!(".{id}.tmp")
-}
-
 /// Writes the note of a network, or updates it.
 pub(super) fn write(network: &Network) -> Result<(), Error> {
     let dir = dir(&network.run_dir);
     let write = || {
         let owner = time::own()?;
         let noted = Noted { version: VERSION, owner, pid_namespace: time::pid_namespace()?, network: network.clone() };
-        let (own, temporary) = (own_dir(&dir)?, temporary(&network.id));
-        let mut file = own.lock_file(temporary.as_ref())?;
-        file.set_len(0)?;
-        file.write_all(&json::to_vec(&noted)?)?;
-        Ok(rustix::fs::renameat(&own, &temporary, &own, &network.id)?)
+        replaced::replace(&dir, &network.id, &json::to_vec(&noted)?)
     };
     write().map_err(Error::system("note the network in", &dir))
 }
@@ -60,20 +49,7 @@ pub(super) fn write(network: &Network) -> Result<(), Error> {
 /// Removes the note of a network that is disconnected.
 pub(super) fn remove(network: &Network) -> Result<(), Error> {
     let dir = dir(&network.run_dir);
-    let remove = || {
-        let own = match OwnDir::open(&dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            other => other?,
-        };
-        for name in [&network.id, &temporary(&network.id)] {
-            match rustix::fs::unlinkat(&own, name, AtFlags::empty()) {
-                Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    };
-    remove().map_err(Error::system("remove the note of the network in", &dir))
+    replaced::remove(&dir, &network.id).map_err(Error::system("remove the note of the network in", &dir))
 }
 
 /// All networks with notes in this directory; see [`Networks::run_dir`](super::Networks::run_dir). A file that is not a valid note

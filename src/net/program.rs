@@ -1,7 +1,7 @@
 //! Runs a program with a deadline and limited output.
 
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -101,7 +101,7 @@ fn read(
     let mut pipes: [(Option<OwnedFd>, Vec<u8>); 2] =
         [(child.stdout.take().map(Into::into), Vec::new()), (child.stderr.take().map(Into::into), Vec::new())];
     loop {
-        let has_ended = is_ready(pidfd.as_fd(), Some(Timespec::default()))?;
+        let has_ended = is_ready(&pidfd, Instant::now())?;
         let mut watched: Vec<PollFd<'_>> =
             pipes.iter().flat_map(|(fd, _)| fd).map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         if !has_ended {
@@ -125,7 +125,7 @@ fn read(
         }
         for (pipe, text) in &mut pipes {
             let Some(fd) = pipe else { continue };
-            if !is_ready(fd.as_fd(), Some(Timespec::default()))? {
+            if !is_ready(&*fd, Instant::now())? {
                 continue;
             }
             let mut piece = [0; 16 << 10];
@@ -140,9 +140,15 @@ fn read(
     }
 }
 
-fn is_ready(fd: std::os::fd::BorrowedFd<'_>, patience: Option<Timespec>) -> io::Result<bool> {
-    let ready = rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&fd, PollFlags::IN)], patience.as_ref()))?;
-    Ok(ready > 0)
+/// Whether a descriptor has something to read, or is the pidfd of a process that has ended, before the deadline.
+pub(super) fn is_ready(fd: impl AsFd, deadline: Instant) -> io::Result<bool> {
+    loop {
+        let left = timespec(deadline.saturating_duration_since(Instant::now()));
+        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&left)) {
+            Err(rustix::io::Errno::INTR) => {}
+            ready => return Ok(ready? > 0),
+        }
+    }
 }
 
 fn timespec(duration: Duration) -> Timespec {

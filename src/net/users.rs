@@ -7,19 +7,19 @@ use std::io::{self, Read as _, Write as _};
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Access, AtFlags};
+use rustix::fs::Access;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use serde::{Deserialize, Serialize};
 
 use super::keeper::{Answer, Keeper, PROGRAM};
 use super::lock::own_dir;
-use super::{Error, Kind, Mapping, Networks, Status, Subnet, Wish};
+use super::program::is_ready;
+use super::{Error, Kind, Mapping, Networks, Status, Subnet, Wish, replaced};
 use crate::spec::json;
 use crate::spec::{ProcessId, Role, Signal};
 use crate::sys::owned::OwnDir;
@@ -202,7 +202,7 @@ impl Lines {
     fn next(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         loop {
-            if !is_readable(&self.from, self.deadline)? {
+            if !is_ready(&self.from, self.deadline)? {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             let mut byte = [0];
@@ -215,25 +215,11 @@ impl Lines {
     }
 }
 
-fn is_readable(fd: &impl std::os::fd::AsFd, deadline: Instant) -> io::Result<bool> {
-    loop {
-        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)], Some(&left)) {
-            Err(rustix::io::Errno::INTR) => {}
-            ready => return Ok(ready? > 0),
-        }
-    }
-}
-
 impl Held {
-    /// Writes the file, at once.
+    /// Writes the file.
     fn write(&self, path: &Path) -> io::Result<()> {
         let (dir, name) = split(path)?;
-        let (own, temporary) = (own_dir(dir)?, temporary(name));
-        let mut file = own.lock_file(temporary.as_ref())?;
-        file.set_len(0)?;
-        file.write_all(&json::to_vec(self)?)?;
-        Ok(rustix::fs::renameat(&own, &temporary, &own, name)?)
+        replaced::replace(dir, name, &json::to_vec(self)?)
     }
 
     fn read(path: &Path) -> io::Result<Held> {
@@ -245,10 +231,6 @@ impl Held {
 fn split(path: &Path) -> io::Result<(&Path, &str)> {
     let name = path.file_name().and_then(|name| name.to_str());
     path.parent().zip(name).ok_or_else(|| io::ErrorKind::InvalidInput.into())
-}
-
-fn temporary(name: &str) -> String {
-    format!(".{name}.tmp")
 }
 
 /// The process in the namespaces, by a descriptor that is certainly its own.
@@ -297,17 +279,7 @@ pub(super) fn end(path: &Path) -> Result<(), Error> {
             kill(&keeper)?;
         }
         let (dir, name) = split(path)?;
-        let own = match OwnDir::open(dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            other => other?,
-        };
-        for name in [name, &temporary(name)] {
-            match rustix::fs::unlinkat(&own, name, AtFlags::empty()) {
-                Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+        replaced::remove(dir, name)
     };
     end().map_err(Error::system("end the processes of the network", path))
 }
@@ -327,7 +299,7 @@ fn kill(keeper: &ProcessId) -> io::Result<()> {
         other => other?,
     }
     // It ends when all processes of its pid namespace have.
-    if !is_readable(&pidfd, Instant::now() + PATIENCE)? {
+    if !is_ready(&pidfd, Instant::now() + PATIENCE)? {
         return Err(io::ErrorKind::TimedOut.into());
     }
     // This process may have inherited it.
@@ -361,8 +333,9 @@ pub fn is_keeper(run_dir: &Path, pid: i32, start_ticks: u64) -> bool {
     let arguments = processes::arguments(pid).unwrap_or_default();
     let [_, role, keeper] = &arguments[..] else { return false };
     let file = json::from_slice::<Keeper>(keeper).map(|keeper| keeper.file).unwrap_or_default();
-    // Every process can have such arguments; only a keeper is named by the file.
+    // Every process can have such arguments; only a keeper is named by the file, which is where no task can write.
     role == Role::NetworkKeeper.name().as_bytes()
         && file.starts_with(run_dir)
+        && !file.components().any(|part| part == Component::ParentDir)
         && Held::read(&file).is_ok_and(|held| held.keeper.pid == pid && held.keeper.start_ticks == start_ticks)
 }
