@@ -78,7 +78,7 @@ func compareRows(t *testing.T, files map[string]string, rows []row) {
 			if row.json {
 				// Ours may say more.
 				lacking := slices.DeleteFunc(strings.Split(answers[0].text, "\n"), func(line string) bool {
-					return slices.Contains(strings.Split(answers[1].text, "\n"), line)
+					return lost.MatchString(line) || slices.Contains(strings.Split(answers[1].text, "\n"), line)
 				})
 				same = answers[0].status == answers[1].status && len(lacking) == 0
 				answers[0].raw, answers[1].raw = strings.Join(lacking, "\n"), "(lacks that)"
@@ -94,6 +94,10 @@ func compareRows(t *testing.T, files map[string]string, rows []row) {
 		})
 	}
 }
+
+// A raw_exec task of a real agent has a message of its exit if its executor's answer to a wait was lost, as when it is shut
+// down at that moment, and at no other time.
+var lost = regexp.MustCompile(`\.TaskStates\.[^.]+\.Events\[\]\.Details\.exit_message string$`)
 
 // A row is a command. In it, {alloc:JOB} and so on stand for what each agent calls the newest one of a job.
 type row struct {

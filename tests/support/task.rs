@@ -13,6 +13,7 @@ use agentbin::plugin::{Client, Launch, Program, role_environment};
 use agentbin::spec::{LaunchSpec, LogCollection, MemoryLimits, Mount, Resources, Role};
 use agentbin::wire::drivers::exec_task_streaming_request::{Setup, TerminalSize};
 use agentbin::wire::drivers::{ExecTaskStreamingIoOperation, ExecTaskStreamingRequest};
+use procfs::process::MMapPath;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
@@ -309,10 +310,17 @@ pub fn processes_of(task: &Task) -> Vec<i32> {
     found
 }
 
-/// What a process holds itself. Pages of its file come and go with the machine's need of memory.
+/// What a process holds itself. Pages of its files come and go with the machine's need of memory, and the executor lets go of
+/// them; where a program lies in a file system that is in memory, as in a guest, the kernel counts them as shared memory.
 pub fn resident_kib(pid: i32) -> u64 {
-    let status = procfs::process::Process::new(pid).unwrap().status().unwrap();
-    status.rssanon.unwrap() + status.rssshmem.unwrap()
+    let process = procfs::process::Process::new(pid).unwrap();
+    let (program, maps) = (process.exe().unwrap(), process.smaps().unwrap());
+    let held = maps.iter().map(|map| {
+        let is_file = matches!(&map.pathname, MMapPath::Path(path) if *path == program || path.exists());
+        let counted = if is_file { "Anonymous" } else { "Rss" };
+        map.extension.map.get(counted).copied().unwrap_or_default()
+    });
+    held.sum::<u64>() / 1024
 }
 
 pub fn descriptors(pid: i32) -> usize {
