@@ -69,6 +69,15 @@ func read(pid int) (Process, bool) {
 	return p, true
 }
 
+// WaitsIn is the state of the process and the kernel's function that it waits in.
+func (p Process) WaitsIn() string {
+	dir := filepath.Join("/proc", strconv.Itoa(p.Pid))
+	where, _ := os.ReadFile(filepath.Join(dir, "wchan"))
+	stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
+	_, state, _ := bytes.Cut(stat, []byte(") "))
+	return string(state[:min(len(state), 1)]) + " " + string(where)
+}
+
 // Memory is what /proc/PID/smaps_rollup says, in KiB.
 type Memory struct {
 	PSS, RSS, Private int
