@@ -73,9 +73,11 @@ func (o *one) Error(args ...any) {
 // workers is how many kinds run at a time.
 const workers = 12
 
-// measuredAgain is how many kinds the agent's own drivers may fail at once, which are then measured again: nothing can be
-// compared with them. Ours may not.
+// measuredAgain is how many kinds are measured once more under the agent's own drivers, because these failed at them or differ
+// from ours. Ours are measured once.
 const measuredAgain = 2
+
+func everything(string) bool { return true }
 
 // TestN1TrialEqualsStock runs every kind of jobs and actions (kinds_test.go) under the agent's own drivers and under ours,
 // and compares what the API says, field by field. What may differ is a list (differences_test.go). The short form has two drivers
@@ -89,7 +91,8 @@ func TestN1TrialEqualsStock(t *testing.T) {
 	makeTrialFiles(t)
 	engine := startEngine(t)
 	config := trialConfig(t, engine)
-	theirs := trialOn(t, "stock", func() *agent.Agent { return onStock(t, config) })
+	ofStock := config
+	theirs := trialOn(t, "stock", func() *agent.Agent { return onStock(t, ofStock) }, everything)
 	// The folders of these tests can be entered by everybody, so that tasks of every user pass, and no key of the agent's own
 	// drivers is like this one.
 	own := maps.Clone(config.PluginConfig)
@@ -97,15 +100,28 @@ func TestN1TrialEqualsStock(t *testing.T) {
 		own[driver] = "allow_writable_programs = true"
 	}
 	config.PluginConfig = own
-	ours := trialOn(t, "ours", func() *agent.Agent { return other(t, config) })
-	used := map[int]bool{}
-	for _, name := range slices.Sorted(maps.Keys(theirs)) {
+	ours := trialOn(t, "ours", func() *agent.Agent { return other(t, config) }, everything)
+	used, differences := map[int]bool{}, map[string][]string{}
+	compare := func(name string, theirs facts) {
 		driver, kind, _ := strings.Cut(name, ": ")
-		if ours[name] == nil {
-			continue // it failed
+		if differences[name] = compared(kind, driver, theirs, ours[name], mayDifferHere, used); len(differences[name]) == 0 {
+			delete(differences, name)
 		}
+	}
+	maps.DeleteFunc(theirs, func(name string, _ facts) bool { return ours[name] == nil }) // it failed
+	for name, theirs := range theirs {
+		compare(name, theirs)
+	}
+	if len(differences) > 0 && len(differences) <= measuredAgain {
+		t.Logf("as Nomad's own drivers lose output at times, these are measured on them once more: %q", differences)
+		isOne := func(name string) bool { return differences[name] != nil }
+		for name, theirs := range trialOn(t, "stock again", func() *agent.Agent { return onStock(t, ofStock) }, isOne) {
+			compare(name, theirs)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(theirs)) {
 		t.Run("the same/"+name, func(t *testing.T) {
-			for _, difference := range compared(kind, driver, theirs[name], ours[name], mayDifferHere, used) {
+			for _, difference := range differences[name] {
 				t.Error(difference)
 			}
 		})
@@ -139,8 +155,8 @@ func trialConfig(t *testing.T, engine *agent.Engine) agent.Config {
     gc { image = false }`}}
 }
 
-// trialOn runs all kinds on one agent, several at a time, and returns their facts by "driver: kind".
-func trialOn(t *testing.T, side string, start func() *agent.Agent) map[string]facts {
+// trialOn runs the wanted kinds on one agent, several at a time, and returns their facts by "driver: kind".
+func trialOn(t *testing.T, side string, start func() *agent.Agent, wanted func(string) bool) map[string]facts {
 	t.Helper()
 	began := time.Now()
 	a := start()
@@ -172,7 +188,7 @@ func trialOn(t *testing.T, side string, start func() *agent.Agent) map[string]fa
 		}
 		for _, driver := range on {
 			name := driver + ": " + kind.name
-			if wanted := os.Getenv("NOMAD_KINDS"); wanted == "" || regexp.MustCompile(wanted).MatchString(name) {
+			if given := os.Getenv("NOMAD_KINDS"); wanted(name) && (given == "" || regexp.MustCompile(given).MatchString(name)) {
 				all = append(all, work{kind, driver})
 			}
 		}
