@@ -374,10 +374,13 @@ impl Offers {
                 None if port.is_empty() && !self.has_network => Ok((String::new(), 0)),
                 None => Ok((self.host.to_string(), number.ok_or_else(unknown)?)),
             },
-            AddressMode::Alloc => {
-                let address = self.network.as_ref().and_then(|(status, _)| status.address);
-                let address = address
-                    .ok_or("address_mode \"alloc\" needs a network of the group with an address: mode \"bridge\" or \"cni/NAME\"")?;
+            AddressMode::Alloc | AddressMode::AllocIpv6 => {
+                let address = self.network.as_ref().and_then(|(status, _)| within(mode, status));
+                let address = address.ok_or_else(|| {
+                    let (name, kind) =
+                        (mode.as_str(), if mode == AddressMode::Alloc { "an address" } else { "an IPv6 address" });
+                    format!("address_mode {name:?} needs a network of the group with {kind}: mode \"bridge\" or \"cni/NAME\"")
+                })?;
                 let number = label.map(AllocPort::inside).or(number).ok_or_else(unknown)?;
                 Ok((address.to_string(), number))
             }
@@ -406,10 +409,13 @@ impl Offers {
             None => None,
         };
         let target = match (mode, &self.network) {
-            (None | Some(AddressMode::Alloc), Some((status, namespace))) => {
-                let loopback = Status { address: Some(Ipv4Addr::LOCALHOST.into()), ..Status::default() };
-                let inside = status.address.map_or(&loopback, |_| status);
-                let inside = Offers::inside_of(inside, &self.ports, &port)
+            (None | Some(AddressMode::Alloc | AddressMode::AllocIpv6), Some((status, namespace))) => {
+                let own = within(mode.unwrap_or(AddressMode::Alloc), status);
+                let address = match mode {
+                    Some(AddressMode::AllocIpv6) => own.ok_or("the network of the group has no IPv6 address")?,
+                    _ => own.unwrap_or(Ipv4Addr::LOCALHOST.into()),
+                };
+                let inside = Offers::inside_of(address, &self.ports, &port)
                     .ok_or_else(|| format!("there is no port {port:?} of the group"))?;
                 Target { address: inside.to_string(), way: Way::Within(namespace.clone()) }
             }
@@ -421,10 +427,10 @@ impl Offers {
         Ok(target)
     }
 
-    fn inside_of(status: &Status, ports: &[AllocPort], port: &str) -> Option<SocketAddr> {
+    fn inside_of(address: IpAddr, ports: &[AllocPort], port: &str) -> Option<SocketAddr> {
         let label = ports.iter().find(|known| known.label == port && known.task.is_none());
         let number = label.map(AllocPort::inside).or_else(|| port.parse().ok())?;
-        Some(SocketAddr::new(status.address?, number))
+        Some(SocketAddr::new(address, number))
     }
 
     fn probe(&self, owner: &Owner, service: &Service, check: &Check) -> Result<Probe, String> {
@@ -495,6 +501,14 @@ impl Offers {
 }
 
 /// `host:port`, with brackets around an IPv6 address.
+/// The allocation's address in its own network that an address mode means.
+fn within(mode: AddressMode, status: &Status) -> Option<IpAddr> {
+    match mode {
+        AddressMode::AllocIpv6 => status.address_ipv6.map(IpAddr::from),
+        _ => status.address,
+    }
+}
+
 fn address(host: &str, port: u16) -> String {
     match host.parse::<IpAddr>() {
         Ok(ip) => SocketAddr::new(ip, port).to_string(),

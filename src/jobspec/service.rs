@@ -98,11 +98,13 @@ fn address_mode(section: &Section<'_>) -> Option<AddressMode> {
         None | Some("") => None,
         Some("auto") => Some(AddressMode::Auto),
         Some("alloc") => Some(AddressMode::Alloc),
+        Some("alloc_ipv6") => Some(AddressMode::AllocIpv6),
         Some("driver") => Some(AddressMode::Driver),
         Some("host") => Some(AddressMode::Host),
         Some(other) => {
-            let hint = did_you_mean(other, ["auto", "alloc", "driver", "host"]);
-            let message = format!("unknown address_mode \"{other}\"{hint}; use auto, alloc, driver or host");
+            let hint = did_you_mean(other, ["auto", "alloc", "alloc_ipv6", "driver", "host"]);
+            let message =
+                format!("unknown address_mode \"{other}\"{hint}; use auto, alloc, alloc_ipv6, driver or host");
             section.error(section.pos_of("address_mode"), message);
             None
         }
@@ -345,12 +347,22 @@ pub(super) fn check_names(
         if of_task.is_none() && service.address_mode == AddressMode::Driver {
             no_driver(&service.pos);
         }
+        let of_group = |pos: &Pos| {
+            let fix = "which is for services of a group; move the service out of its task";
+            group.refuse(pos, format!("a service of {owner} has address_mode \"alloc_ipv6\", {fix}"));
+        };
+        if of_task.is_some() && service.address_mode == AddressMode::AllocIpv6 {
+            of_group(&service.pos);
+        }
         for check in &service.checks {
             if !is_port(&check.port) {
                 no_port(&check.port, &check.pos);
             }
             if of_task.is_none() && check.address_mode == Some(AddressMode::Driver) {
                 no_driver(&check.pos);
+            }
+            if of_task.is_some() && check.address_mode == Some(AddressMode::AllocIpv6) {
+                of_group(&check.pos);
             }
             if let CheckKind::Script(script) = &check.kind {
                 if !is_task(&script.task) {

@@ -31,6 +31,8 @@ pub enum AddressMode {
     Auto,
     /// The allocation's address in its own network.
     Alloc,
+    /// Its IPv6 address there.
+    AllocIpv6,
     /// The address that the driver gave to the task.
     Driver,
     /// The host's address and port.
@@ -44,6 +46,7 @@ impl AddressMode {
         match self {
             AddressMode::Auto => "auto",
             AddressMode::Alloc => "alloc",
+            AddressMode::AllocIpv6 => "alloc_ipv6",
             AddressMode::Driver => "driver",
             AddressMode::Host => "host",
         }

@@ -361,12 +361,14 @@ fn j3_addresses_are_those_of_nomads_modes() {
         ip: Ipv4Addr::new(192, 0, 2, 9).into(),
         task: None,
     };
-    let status = Status { address: Some(Ipv4Addr::new(10, 0, 0, 5).into()), ..Status::default() };
+    let v6 = "fd00::5".parse().unwrap();
+    let status =
+        Status { address: Some(Ipv4Addr::new(10, 0, 0, 5).into()), address_ipv6: Some(v6), ..Status::default() };
     let (offers, mut owner) = offers(vec![port], Some((status, PathBuf::from("/ns"))));
     let located = |owner: &Owner, mode, port: &str| {
         offers.locate(owner, mode, port).map_or_else(|why| why, |(ip, port)| format!("{ip}:{port}"))
     };
-    use AddressMode::{Alloc, Auto, Driver, Host};
+    use AddressMode::{Alloc, AllocIpv6, Auto, Driver, Host};
     for (mode, label, expected) in [
         (Auto, "http", "192.0.2.9:20123"),
         (Host, "http", "192.0.2.9:20123"),
@@ -374,12 +376,18 @@ fn j3_addresses_are_those_of_nomads_modes() {
         (Host, "", "192.0.2.7:0"),
         (Alloc, "http", "10.0.0.5:80"),
         (Alloc, "8080", "10.0.0.5:8080"),
+        (AllocIpv6, "http", "fd00::5:80"),
+        (AllocIpv6, "8080", "fd00::5:8080"),
     ] {
         assert_eq!(located(&owner, mode, label), expected, "{mode:?} {label}");
     }
     let (bare, of_bare) = super::tests::offers(Vec::new(), None);
     assert_eq!(bare.locate(&of_bare, Auto, ""), Ok((String::new(), 0)), "it is nowhere");
     assert_eq!(bare.locate(&of_bare, Auto, "7"), Ok(("192.0.2.7".to_owned(), 7)));
+    let status = Status { address: Some(Ipv4Addr::new(10, 0, 0, 5).into()), ..Status::default() };
+    let (without, of_without) = super::tests::offers(Vec::new(), Some((status, PathBuf::from("/ns"))));
+    let why = without.locate(&of_without, AllocIpv6, "80").unwrap_err();
+    assert!(why.contains("\"alloc_ipv6\" needs a network of the group with an IPv6 address"), "{why}");
     assert!(located(&owner, Host, "htp").contains("there is no port \"htp\""));
     assert!(located(&owner, Driver, "http").contains("needs a driver that gives its task an address"));
     let port_map = BTreeMap::from([("http".to_owned(), 8000)]);
@@ -399,6 +407,7 @@ fn j3_addresses_are_those_of_nomads_modes() {
         (target.address, target.way)
     };
     assert_eq!(target(&named, None), ("10.0.0.5:80".to_owned(), Way::Within(PathBuf::from("/ns"))));
+    assert_eq!(target(&named, Some(AllocIpv6)), ("[fd00::5]:80".to_owned(), Way::Within(PathBuf::from("/ns"))));
     assert_eq!(target(&named, Some(Host)), ("192.0.2.9:20123".to_owned(), Way::Host));
     assert_eq!(target(&named, Some(Driver)), ("172.17.0.2:8000".to_owned(), Way::Host));
     let numbered = Service { address_mode: Driver, ..service("web", 9) };

@@ -123,6 +123,7 @@ fn j3_what_cannot_work_is_refused_with_its_fix() {
         ),
         (service("provider = \"nomd\""), "unknown provider \"nomd\" (did you mean \"nomad\"?)"),
         (service("address_mode = \"driver\""), "move the service into its task"),
+        (service("address_mode = \"alloc_ipv4\""), "did you mean \"alloc_ipv6\"?"),
         (service("task = \"u\""), "names the task \"u\", which is not there"),
         (service("on_update = \"x\""), "unknown on_update \"x\""),
         (check(times), "has no type; add type = \"tcp\""),
