@@ -5,7 +5,8 @@ mod agent;
 #[path = "support/world.rs"]
 mod world;
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,7 +15,9 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use agent::{Agent, CONFIG, WAITS, command, command_of, job, lives, nomad, nomad_says, own_memory, pid_of, socket};
+use agent::{
+    Agent, CONFIG, WAITS, command, command_of, job, lives, nomad, nomad_says, own_command, own_memory, pid_of, socket,
+};
 use world::{World, need_root, seconds};
 
 #[test]
@@ -1671,16 +1674,7 @@ fn p1_the_agent_is_ruled_by_commands_of_its_own() {
     need_root!();
     let world = World::new();
     let agent = Agent::start(&world);
-    let socket = socket(&world).display().to_string();
-    let run = |args: &[&str], input: &str| -> world::Out {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
-        command.args(args).arg("-socket").arg(&socket).stdin(Stdio::piped());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        // Who does not read it may have ended.
-        let _ended = child.stdin.take().unwrap().write_all(input.as_bytes());
-        child.wait_with_output().unwrap().into()
-    };
+    let run = |args: &[&str], input: &str| own_command(&world, args, input);
     let done = |args: &[&str]| -> String {
         let out = run(args, "");
         assert_eq!(out.status, 0, "{args:?}: {out:?}");
@@ -1809,6 +1803,164 @@ fn p1_the_agent_is_ruled_by_commands_of_its_own() {
     done(&["job", "stop", "-purge", forced]);
     agent.until("nothing runs", || (!agent.allocs("web").iter().any(runs)).then_some(()));
     done(&["system", "gc"]);
+    agent.wind_up();
+}
+
+/// Files of allocations, services, tags of versions, restarts, host volumes, and the agent as a whole, by commands of our own.
+#[test]
+fn p1_the_agent_is_looked_into_by_commands_of_its_own() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let run = |args: &[&str], input: &str| own_command(&world, args, input);
+    let done = |args: &[&str]| -> String {
+        let out = run(args, "");
+        assert_eq!(out.status, 0, "{args:?}: {out:?}");
+        out.stdout
+    };
+    let refused = |args: &[&str], why: &str| {
+        let out = run(args, "");
+        assert!(out.status == 1 && out.stderr.contains(why) && out.stdout.is_empty(), "{args:?}: {out:?}");
+    };
+
+    // Files.
+    let lines =
+        "i=1; while [ $i -le 4000 ]; do echo line $i; i=$((i+1)); done > local/many; printf 'no end' >> local/many";
+    let mut web = with_service("web", free_port(), &["first", "second"], 2_000_000_000);
+    web["TaskGroups"][0]["Count"] = 2.into();
+    web["TaskGroups"][0]["Services"][0]["Checks"] = json!([]);
+    web["TaskGroups"][0]["Update"]["HealthCheck"] = "task_states".into();
+    web["TaskGroups"][0]["Tasks"][0]["Config"]["args"][1] = format!("{lines}; echo pid $$; {WAITS}").into();
+    agent.register(&web);
+    agent.until("both have written", || {
+        let all = agent.allocs("web");
+        let is_up = |one: &Value| one["ClientStatus"] == "running" && agent.output(one, "t").contains("up");
+        (all.len() == 2 && all.iter().all(is_up)).then_some(())
+    });
+    let listed = done(&["job", "allocs", "web"]);
+    assert_eq!(listed.lines().filter(|line| line.contains("running")).count(), 2, "{listed}");
+    let id = listed.lines().nth(1).and_then(|line| line.split(' ').next()).unwrap().to_owned();
+    let top = done(&["alloc", "fs", &id]);
+    assert!(top.lines().any(|line| line.starts_with("drwx") && line.ends_with(" t/")), "{top}");
+    assert!(done(&["alloc", "fs", "-job", "web", "t/local"]).contains(" many"));
+    let whole = done(&["alloc", "fs", &id, "t/local/many"]);
+    assert!(whole.starts_with("line 1\n") && whole.ends_with("line 4000\nno end"), "{}", whole.len());
+    assert_eq!(done(&["alloc", "fs", "-n", "2", &id, "t/local/many"]), "line 4000\nno end");
+    assert_eq!(done(&["alloc", "fs", "-c", "3", &id, "t/local/many"]), "end");
+    assert_eq!(done(&["alloc", "fs", "-tail", &id, "t/local/many"]).lines().count(), 10);
+    assert_eq!(done(&["alloc", "fs", "-n", "3999", &id, "t/local/many"]).lines().next(), Some("line 3"));
+    assert_eq!(done(&["alloc", "fs", "-n", "99999", &id, "t/local/many"]), whole);
+    assert_eq!(done(&["alloc", "fs", "-n", "0", &id, "t/local/many"]), "");
+    let stat = done(&["alloc", "fs", "-stat", &id, "t/local/many"]);
+    assert!(stat.contains(&format!("Size      {}", whole.len())), "{stat}");
+    refused(&["alloc", "fs", &id, "t/local/none"], "none");
+    refused(&["alloc", "fs", "-f", &id, "t/local"], "t/local is a directory");
+    refused(&["alloc", "fs", "nothing"], "no allocation \"nothing\"");
+    // One that grows, whose name an attacker chose, until the file is gone.
+    let dir = world.data_dir().join("alloc").join(agent.allocs("web")[0]["ID"].as_str().unwrap()).join("t/local");
+    std::fs::write(dir.join("grows\"}{"), "first\n").unwrap();
+    let full = agent.allocs("web")[0]["ID"].as_str().unwrap().to_owned();
+    let mut follower = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+    follower.args(["alloc", "fs", "-f", &full, "t/local/grows\"}{", "-socket"]).arg(socket(&world));
+    let mut follower = follower.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut heard = std::io::BufReader::new(follower.stdout.take().unwrap());
+    let mut line = String::new();
+    heard.read_line(&mut line).unwrap();
+    let mut grows = std::fs::OpenOptions::new().append(true).open(dir.join("grows\"}{")).unwrap();
+    grows.write_all(b"second\n").unwrap();
+    heard.read_line(&mut line).unwrap();
+    assert_eq!(line, "first\nsecond\n");
+    // An open file keeps the mount below it.
+    drop(grows);
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+
+    // Services.
+    let services = agent.until("both are registered", || {
+        let text = done(&["service", "info", "web"]);
+        (text.lines().count() == 3).then_some(text)
+    });
+    assert!(services.contains("first,second") && services.contains(&id), "{services}");
+    assert!(done(&["service", "list"]).contains("first,second"));
+    assert!(done(&["service", "list", "-json"]).contains("\"ServiceName\": \"web\""));
+    refused(&["service", "info", "wev"], "did you mean \"web\"");
+    let instance = services.lines().nth(1).and_then(|line| line.split_whitespace().last()).unwrap();
+    refused(&["service", "delete", "web", "nothing"], "service registration not found");
+    done(&["service", "delete", "web", instance]);
+
+    // Restarts, in place and by new allocations.
+    let pids = || -> Vec<String> { agent.allocs("web").iter().map(|alloc| pid_of(&agent, alloc, "t")).collect() };
+    let before = pids();
+    let out = done(&["job", "restart", "-batch-size", "50%", "web"]);
+    assert_eq!(out.lines().filter(|line| line.ends_with(" restarted")).count(), 2, "{out}");
+    assert!(before.iter().all(|pid| !lives(pid)), "{before:?}");
+    assert!(agent.allocs("web").iter().all(|alloc| alloc["TaskStates"]["t"]["Restarts"] == 1));
+    let out = done(&["job", "restart", "-reschedule", "-group", "g", "web"]);
+    assert_eq!(out.lines().filter(|line| line.contains(" replaced by ")).count(), 2, "{out}");
+    assert_eq!(agent.allocs("web").iter().filter(|alloc| alloc["ClientStatus"] == "running").count(), 2);
+    refused(&["job", "restart", "-group", "x", "web"], "no allocation of \"x\"");
+    refused(&["job", "restart", "-task", "x", "web"], "has a task \"x\"");
+    refused(&["job", "restart", "-batch-size", "0", "web"], "give a number, or 1% to 100%");
+
+    // Names of versions.
+    done(&["job", "tag", "apply", "-name", "good", "-description", "it works", "web"]);
+    assert!(done(&["job", "history", "web"]).contains("good"));
+    web["TaskGroups"][0]["Count"] = 1.into();
+    agent.register(&web);
+    done(&["job", "revert", "web", "good"]);
+    assert_eq!(agent.get("/v1/job/web")["TaskGroups"][0]["Count"], 2);
+    refused(&["job", "revert", "web", "bad"], "no version with the tag \"bad\"");
+    done(&["job", "tag", "unset", "-name", "good", "web"]);
+    assert!(!done(&["job", "history", "web"]).contains("good"));
+    refused(&["job", "tag", "unset", "-name", "good", "web"], "good");
+    assert!(done(&["job", "deployments", "web"]).lines().count() > 2);
+
+    // Volumes of this machine.
+    let spec = "type = \"host\"\nname = \"data\"\nplugin_id = \"mkdir\"\ncapability {\n  access_mode = \"single-node-writer\"\n  \
+                attachment_mode = \"file-system\"\n}\nparameters {\n  mode = \"0750\"\n}\n";
+    let file = world.file("volume.hcl", spec).display().to_string();
+    let volume = done(&["volume", "create", &file]).trim().to_owned();
+    let listed = done(&["volume", "status"]);
+    assert!(listed.contains("host") && listed.contains("mkdir") && listed.contains("ready"), "{listed}");
+    let shown = done(&["volume", "status", "-type", "host", &volume[..8]]);
+    assert!(shown.contains(&volume) && shown.contains("Name       data"), "{shown}");
+    let wrong = world.file("wrong.hcl", &spec.replace("plugin_id", "plugin")).display().to_string();
+    refused(&["volume", "create", &wrong], "wrong.hcl:3: unsupported key \"plugin\"");
+    refused(&["volume", "create", "/no/such/file"], "/no/such/file");
+    done(&["volume", "delete", &volume]);
+    refused(&["volume", "delete", &volume], "no volume");
+    assert_eq!(done(&["volume", "status"]).lines().count(), 1);
+    assert_eq!(done(&["plugin", "status"]).lines().count(), 1);
+
+    // The agent as a whole.
+    let jobs: Value = serde_json::from_str(&done(&["operator", "api", "/v1/jobs"])).unwrap();
+    assert_eq!(jobs[0]["ID"], "web");
+    assert_eq!(done(&["operator", "api", "-filter", "ID == \"other\"", "/v1/jobs"]), "[]");
+    refused(&["operator", "api", "/v1/job/none"], "404: job not found");
+    refused(&["operator", "api", "v1/jobs"], "write it as /v1/jobs");
+    refused(&["operator", "api", "/v1/jobs HTTP/1.0"], "characters that a path cannot have");
+    let out = run(&["operator", "api", "-d", "-", "/v1/validate/job"], "{\"Job\":{\"ID\":\"x\"}}");
+    assert!(out.status == 0 && out.stdout.contains("\"ValidationErrors\""), "{out:?}");
+    assert!(done(&["operator", "metrics"]).contains("\"Gauges\""));
+    assert!(done(&["operator", "metrics", "-format", "prometheus"]).contains("# TYPE "));
+    done(&["operator", "scheduler", "set-config", "-memory-oversubscription=true"]);
+    let config = done(&["operator", "scheduler", "get-config"]);
+    assert!(
+        config.contains("Memory Oversubscription  yes") && config.contains("Pause Eval Broker        no"),
+        "{config}"
+    );
+    refused(&["operator", "scheduler", "set-config"], "nothing to change");
+    let snapshot = world.path("state.snap").display().to_string();
+    done(&["operator", "snapshot", "save", &snapshot]);
+    assert_eq!(std::fs::metadata(&snapshot).unwrap().permissions().mode() & 0o777, 0o600);
+    done(&["job", "stop", "-purge", "web"]);
+    done(&["operator", "snapshot", "restore", &snapshot]);
+    assert_eq!(agent.get("/v1/job/web")["ID"], "web");
+    refused(&["operator", "snapshot", "restore", &file], "snapshot");
+    refused(&["operator", "snapshot", "save", "/no/such/dir/x"], "/no/such/dir");
+    let left = std::fs::read_dir(Path::new(&snapshot).parent().unwrap()).unwrap().flatten();
+    assert!(!left.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("state.snap.")));
+    done(&["job", "stop", "-purge", "web"]);
     agent.wind_up();
 }
 

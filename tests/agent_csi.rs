@@ -12,7 +12,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use agent::{Agent, nomad, nomad_says, own_memory};
+use agent::{Agent, nomad, nomad_says, own_command, own_memory};
 use csi_driver::{Driver, SHARED, SINGLE, binary, job, of_a_job, plugin_job};
 use world::{World, need_root};
 
@@ -187,6 +187,55 @@ fn f7_the_real_command_makes_uses_expands_and_deletes_a_volume() {
     assert_eq!(String::from_utf8_lossy(&out.unwrap().stdout), "");
     assert!(!cluster.agent().log().contains("of-a-volume"));
     cluster.run(&["job", "stop", "-detach", "plugin"]);
+    cluster.until("the plugin is gone", &["plugin", "status"], "No CSI plugins");
+    cluster.agent.take().unwrap().wind_up();
+}
+
+/// The same steps by commands of our own, which need no `nomad`. (P1)
+#[test]
+fn f7_our_own_commands_make_show_and_delete_a_volume() {
+    need_root!();
+    let test = "f7_our_own_commands_make_show_and_delete_a_volume";
+    let Some(binary) = binary(test) else { return };
+    let driver = of_a_job(World::new());
+    let Some(mut cluster) = Cluster::start(test, &driver, binary, ", \"--attach\"") else { return };
+    let done = |args: &[&str]| -> String {
+        let out = own_command(&driver.world, args, "");
+        assert_eq!(out.status, 0, "{args:?}: {out:?}");
+        out.stdout
+    };
+    let refused = |args: &[&str], why: &str| {
+        let out = own_command(&driver.world, args, "");
+        assert!(out.status == 1 && out.stderr.contains(why) && out.stdout.is_empty(), "{args:?}: {out:?}");
+    };
+    assert!(done(&["plugin", "status"]).contains("disk"));
+    assert!(done(&["plugin", "status", "disk"]).contains("Nodes Healthy         1"));
+    refused(&["plugin", "status", "none"], "plugin not found");
+    let file = cluster.file("data.hcl", &volume_file("data", "1MiB", SINGLE, ""));
+    assert_eq!(done(&["volume", "create", &file]), "data\n");
+    let listed = done(&["volume", "status"]);
+    assert!(listed.contains("csi") && listed.contains("schedulable") && listed.contains("volume-data"), "{listed}");
+    cluster.run_job("one.hcl", &holder("one", SINGLE, "echo kept > /data/file"));
+    let one = cluster.agent().alloc("one", "running", "");
+    let shown = done(&["volume", "status", "da"]);
+    let short = &one["ID"].as_str().unwrap()[..8];
+    assert!(shown.contains("single-node-writer") && shown.contains("1048576") && shown.contains(short), "{shown}");
+    refused(&["volume", "deregister", "data"], "volume in use: data");
+    refused(&["volume", "delete", "data"], "volume in use: data");
+    done(&["job", "stop", "one"]);
+    cluster.until("nobody uses it", &["volume", "status", "-type", "csi", "data"], "Access Mode          = <none>");
+    refused(&["volume", "detach", "data", "other"], "the agent's node is");
+    done(&["volume", "detach", "data"]);
+    let external = cluster.agent().get("/v1/volume/csi/data")["ExternalID"].as_str().unwrap().to_owned();
+    done(&["volume", "deregister", "data"]);
+    assert_eq!(done(&["volume", "status"]).lines().count(), 1);
+    refused(&["volume", "register", &file], "data");
+    let there = volume_file("data", "1MiB", SINGLE, &format!("external_id = \"{external}\"\n"));
+    assert_eq!(done(&["volume", "register", &cluster.file("there.hcl", &there)]), "data\n");
+    done(&["volume", "delete", "-type", "csi", "data"]);
+    refused(&["volume", "delete", "data"], "no volume \"data\"");
+    assert_eq!(std::fs::read_dir(driver.path("state/volumes")).unwrap().count(), 0);
+    done(&["job", "stop", "plugin"]);
     cluster.until("the plugin is gone", &["plugin", "status"], "No CSI plugins");
     cluster.agent.take().unwrap().wind_up();
 }

@@ -55,7 +55,8 @@ fn flags(help: &str) -> BTreeSet<String> {
             },
         };
         let name: String = long.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
-        if !matches!(name.as_str(), "" | "help" | "version") {
+        // A version is also what a command is about.
+        if !matches!(name.as_str(), "" | "help") && !line.starts_with("-V") {
             found.insert(name);
         }
     }

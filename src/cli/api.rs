@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use super::ask::{ask, socket};
+use super::ask::{Answer, Request, ask, open, socket};
 use super::output::indented;
 use super::runs::{lasting, row, short, table};
 use super::{ApiArgs, SocketArgs, complain, print};
@@ -20,6 +20,88 @@ const UNPLACED: i32 = 2;
 const WAIT: &str = "60s";
 /// How long allocations without a deployment have to start.
 const START: Duration = Duration::from_secs(10);
+
+// Commands share these, as each struct of arguments takes some kilobytes of code (docs/size.md).
+
+/// Of a command that lists.
+#[derive(Debug, clap::Args)]
+pub(super) struct ListArgs {
+    /// Print JSON, as the API has it
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) api: ApiArgs,
+}
+
+/// Of a command that shows what has no namespace.
+#[derive(Debug, clap::Args)]
+pub(super) struct ListAllArgs {
+    /// Print JSON, as the API has it
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) at: SocketArgs,
+}
+
+/// Of a command that shows something of one object.
+#[derive(Debug, clap::Args)]
+pub(super) struct ShowArgs {
+    /// The id, or the beginning of one
+    pub(super) id: String,
+    /// Print JSON, as the API has it
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) api: ApiArgs,
+}
+
+/// Of a command that lists, or shows something of one object.
+#[derive(Debug, clap::Args)]
+pub(super) struct FindArgs {
+    /// The id, or the beginning of one
+    pub(super) id: Option<String>,
+    /// Print JSON, as the API has it
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) api: ApiArgs,
+}
+
+/// Of a command that needs nothing but an object.
+#[derive(Debug, clap::Args)]
+pub(super) struct OneArgs {
+    /// The id, or the beginning of one
+    pub(super) id: String,
+    #[command(flatten)]
+    pub(super) api: ApiArgs,
+}
+
+/// Of a command that causes an evaluation.
+#[derive(Debug, clap::Args)]
+pub(super) struct ChangeArgs {
+    /// The id, or the beginning of one
+    pub(super) id: String,
+    /// Do not wait; print the id of the evaluation
+    #[arg(long)]
+    pub(super) detach: bool,
+    #[command(flatten)]
+    pub(super) api: ApiArgs,
+}
+
+/// Of a command that promotes canaries.
+#[derive(Debug, clap::Args)]
+pub(super) struct PromoteArgs {
+    /// The id, or the beginning of one
+    pub(super) id: String,
+    /// Only these groups [default: all]
+    #[arg(long, value_name = "GROUP")]
+    pub(super) group: Vec<String>,
+    /// Do not wait; print the id of the evaluation
+    #[arg(long)]
+    pub(super) detach: bool,
+    #[command(flatten)]
+    pub(super) api: ApiArgs,
+}
 
 /// The agent, and the namespace that is meant.
 pub(super) struct Api {
@@ -54,13 +136,29 @@ impl Api {
         serde_json::from_str(&answer).context("cannot read the agent's answer")
     }
 
+    /// The answer to a question as it comes.
+    pub(super) fn open(&self, method: &str, path: &str) -> anyhow::Result<Answer> {
+        let path = self.path(path);
+        open(&self.socket, Request { method, path: &path, headers: "", length: 0, body: &mut std::io::empty() })
+    }
+
+    /// The answer to a request whose path is whole.
+    pub(super) fn send(&self, request: Request<'_>) -> anyhow::Result<Answer> {
+        open(&self.socket, request)
+    }
+
+    /// The namespace that was given.
+    pub(super) fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
+    }
+
     /// An order whose answer says nothing.
     pub(super) fn order(&self, method: &str, path: &str, body: &str) -> anyhow::Result<i32> {
         ask(&self.socket, method, &self.path(path), body).map(|_| 0)
     }
 
     /// The whole path, with the namespace.
-    fn path(&self, path: &str) -> String {
+    pub(super) fn path(&self, path: &str) -> String {
         format!("/v1/{path}&namespace={}", part(self.namespace.as_deref().unwrap_or("default")))
     }
 
@@ -69,7 +167,7 @@ impl Api {
     }
 
     /// The same, once the object has changed since this index, or after a minute.
-    fn get_after(&self, path: &str, seen: &Value) -> anyhow::Result<Value> {
+    pub(super) fn get_after(&self, path: &str, seen: &Value) -> anyhow::Result<Value> {
         self.get_within(path, seen, WAIT)
     }
 
@@ -282,8 +380,10 @@ fn cell(value: &Value, key: &str) -> String {
         Value::String(text) if text.is_empty() => "-".to_owned(),
         Value::String(text) if key.ends_with("ID") && text.len() == 36 => short(text).to_owned(),
         Value::String(text) => text.clone(),
+        // A part of an object by its name, such as the tag of a version.
+        Value::Object(_) => text(value, "Name").to_owned(),
         Value::Array(all) => all.iter().map(|one| cell(one, key)).collect::<Vec<_>>().join(", "),
-        other => other.to_string(),
+        Value::Number(number) => number.to_string(),
     }
 }
 

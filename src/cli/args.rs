@@ -71,7 +71,8 @@ fn collect(command: &clap::Command, flags: &mut BTreeMap<String, bool>) {
         }
     }
     flags.insert("help".to_owned(), false);
-    flags.insert("version".to_owned(), false);
+    // A command may have one with a value.
+    flags.entry("version".to_owned()).or_insert(false);
     command.get_subcommands().for_each(|c| collect(c, flags));
 }
 

@@ -4,67 +4,36 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::api::{Api, about, failed, follow, healthy, part, print_json, print_list, text};
-use super::{ApiArgs, print};
+use super::api::{
+    Api, ListArgs, OneArgs, PromoteArgs, ShowArgs, about, failed, follow, healthy, part, print_json, print_list, text,
+};
+use super::print;
 use crate::spec::escaped_lines;
 use crate::spec::json::json;
+
+fn id(id: clap::Arg) -> clap::Arg {
+    id.value_name("DEPLOYMENT")
+}
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum DeploymentCommand {
     /// List deployments
     List(ListArgs),
     /// Show a deployment
-    Status(StatusArgs),
+    #[command(mut_arg("id", id))]
+    Status(ShowArgs),
     /// Promote the canaries of a deployment
+    #[command(mut_arg("id", id))]
     Promote(PromoteArgs),
     /// Mark a deployment as failed
+    #[command(mut_arg("id", id))]
     Fail(OneArgs),
     /// Pause a deployment
+    #[command(mut_arg("id", id))]
     Pause(OneArgs),
     /// Resume a paused deployment
+    #[command(mut_arg("id", id))]
     Resume(OneArgs),
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct ListArgs {
-    /// Print JSON, as the API has it
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct StatusArgs {
-    /// Id of a deployment, or the beginning of one
-    deployment: String,
-    /// Print JSON, as the API has it
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct PromoteArgs {
-    /// Id of a deployment, or the beginning of one
-    deployment: String,
-    /// Only these groups [default: all]
-    #[arg(long, value_name = "GROUP")]
-    group: Vec<String>,
-    /// Do not wait; print the id of the evaluation
-    #[arg(long)]
-    detach: bool,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct OneArgs {
-    /// Id of a deployment, or the beginning of one
-    deployment: String,
-    #[command(flatten)]
-    api: ApiArgs,
 }
 
 /// Whatever fails is status 1, as with Nomad's command.
@@ -73,7 +42,7 @@ pub(super) fn run(command: &DeploymentCommand) -> i32 {
         DeploymentCommand::List(args) => all(args),
         DeploymentCommand::Status(args) => status(args),
         DeploymentCommand::Promote(args) => Api::new(&args.api).and_then(|api| {
-            let id = find(&api, &args.deployment)?;
+            let id = find(&api, &args.id)?;
             promote(&api, &id, &args.group, args.detach)
         }),
         DeploymentCommand::Fail(args) => order(args, "fail", &json!({})),
@@ -87,20 +56,22 @@ fn find(api: &Api, word: &str) -> anyhow::Result<String> {
     api.find("deployment", word, "agentbin deployment list lists them")
 }
 
+/// What is shown of each deployment in a list.
+pub(super) const COLUMNS: [(&str, &str); 5] = [
+    ("ID", "ID"),
+    ("JOB", "JobID"),
+    ("VERSION", "JobVersion"),
+    ("STATUS", "Status"),
+    ("DESCRIPTION", "StatusDescription"),
+];
+
 fn all(args: &ListArgs) -> anyhow::Result<i32> {
-    let columns = [
-        ("ID", "ID"),
-        ("JOB", "JobID"),
-        ("VERSION", "JobVersion"),
-        ("STATUS", "Status"),
-        ("DESCRIPTION", "StatusDescription"),
-    ];
-    print_list(&Api::new(&args.api)?.get("deployments?")?, args.json, &columns)
+    print_list(&Api::new(&args.api)?.get("deployments?")?, args.json, &COLUMNS)
 }
 
-fn status(args: &StatusArgs) -> anyhow::Result<i32> {
+fn status(args: &ShowArgs) -> anyhow::Result<i32> {
     let api = Api::new(&args.api)?;
-    let one = api.get(&format!("deployment/{}?", find(&api, &args.deployment)?))?;
+    let one = api.get(&format!("deployment/{}?", find(&api, &args.id)?))?;
     if args.json {
         return print_json(&one);
     }
@@ -127,7 +98,7 @@ pub(super) fn promote(api: &Api, id: &str, groups: &[String], detach: bool) -> a
 
 fn order(args: &OneArgs, what: &str, with: &Value) -> anyhow::Result<i32> {
     let api = Api::new(&args.api)?;
-    let id = find(&api, &args.deployment)?;
+    let id = find(&api, &args.id)?;
     let mut asked = with.clone();
     asked["DeploymentID"] = id.as_str().into();
     let answer = api.ask("PUT", &format!("deployment/{what}/{id}?"), &asked.to_string())?;

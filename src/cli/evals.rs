@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::api::{Api, about, failed, part, print_json, print_list, refusal};
+use super::api::{Api, ShowArgs, about, failed, part, print_json, print_list, refusal};
 use super::{ApiArgs, print};
 use crate::spec::escaped_lines;
 
@@ -11,7 +11,8 @@ pub(super) enum EvalCommand {
     /// List evaluations
     List(ListArgs),
     /// Show an evaluation, with what it could not place
-    Status(StatusArgs),
+    #[command(mut_arg("id", |id| id.value_name("EVAL")))]
+    Status(ShowArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -19,17 +20,6 @@ pub(super) struct ListArgs {
     /// Only those of a job
     #[arg(long, value_name = "JOB")]
     job: Option<String>,
-    /// Print JSON, as the API has it
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct StatusArgs {
-    /// Id of an evaluation, or the beginning of one
-    eval: String,
     /// Print JSON, as the API has it
     #[arg(long)]
     json: bool,
@@ -62,9 +52,9 @@ fn all(args: &ListArgs) -> anyhow::Result<i32> {
     print_list(&api.get(&path)?, args.json, &columns)
 }
 
-fn status(args: &StatusArgs) -> anyhow::Result<i32> {
+fn status(args: &ShowArgs) -> anyhow::Result<i32> {
     let api = Api::new(&args.api)?;
-    let id = api.find("evaluation", &args.eval, "agentbin eval list lists them")?;
+    let id = api.find("evaluation", &args.id, "agentbin eval list lists them")?;
     let one = api.get(&format!("evaluation/{id}?"))?;
     if args.json {
         return print_json(&one);

@@ -6,20 +6,20 @@ use serde_json::Value;
 
 use super::api::{Api, list, part, refusal, text};
 use super::shown::Texts;
-use super::{JobPlanArgs, NO_PLAN, complain, print, run};
+use super::{JobRunArgs, NO_PLAN, complain, print, run};
 use crate::jobspec;
 use crate::spec::escaped_lines;
 use crate::spec::json::json;
 
 /// Status 1 if allocations would be started or stopped, 0 if none, 255 after an error, as with Nomad's command.
-pub(super) fn plan(args: &JobPlanArgs) -> i32 {
+pub(super) fn plan(args: &JobRunArgs) -> i32 {
     shown(args).unwrap_or_else(|error| {
         complain(&crate::alloc::chain(error.as_ref()));
         NO_PLAN
     })
 }
 
-fn shown(args: &JobPlanArgs) -> anyhow::Result<i32> {
+fn shown(args: &JobRunArgs) -> anyhow::Result<i32> {
     let mut texts = Texts::default();
     let parsed = run::parsed(&args.file, &args.var, &args.var_file, false, &mut texts, jobspec::to_api);
     let mut request = parsed.map_err(|error| texts.explain(error))?;

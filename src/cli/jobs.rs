@@ -8,13 +8,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::api::{Api, ago, failed, follow, healthy, list, part, print_json, print_list, refusal, text};
+use super::api::{
+    Api, ChangeArgs, FindArgs, OneArgs, PromoteArgs, ShowArgs, ago, failed, follow, healthy, list, part, print_json,
+    print_list, refusal, text,
+};
 use super::runs::{row, short, table};
 use super::shown::Texts;
 use super::{
-    AllocStopArgs, JobCommand, JobDispatchArgs, JobEvalArgs, JobHistoryArgs, JobInspectArgs, JobPromoteArgs,
-    JobRevertArgs, JobRunArgs, JobScaleArgs, JobStatusArgs, JobStopArgs, PeriodicCommand, complain, job_plan, print,
-    run,
+    JobCommand, JobDispatchArgs, JobRevertArgs, JobRunArgs, JobScaleArgs, JobStopArgs, PeriodicCommand, complain,
+    job_plan, job_restart, job_tag, print, run,
 };
 use crate::jobspec;
 use crate::spec::escaped_lines;
@@ -37,16 +39,20 @@ pub(super) fn run_command(command: &JobCommand) -> i32 {
         JobCommand::History(args) => history(args),
         JobCommand::Inspect(args) => inspect(args),
         JobCommand::Eval(args) => cause(args, "evaluate"),
+        JobCommand::Allocs(args) => allocs(args),
+        JobCommand::Deployments(args) => deployments(args),
+        JobCommand::Restart(args) => return job_restart::run(args),
+        JobCommand::Tag(command) => return job_tag::run(command),
         JobCommand::Periodic(PeriodicCommand::Force(args)) => cause(args, "periodic/force"),
     };
     failed(done)
 }
 
 /// `agentbin alloc stop`.
-pub(super) fn stop_alloc(args: &AllocStopArgs) -> i32 {
+pub(super) fn stop_alloc(args: &ChangeArgs) -> i32 {
     let stop = || {
         let api = Api::new(&args.api)?;
-        let id = api.find("allocation", &args.alloc, "agentbin job status JOB lists those of a job")?;
+        let id = api.find("allocation", &args.id, "agentbin job status JOB lists those of a job")?;
         let answer = api.ask("PUT", &format!("allocation/{id}/stop?"), "")?;
         if args.detach {
             return print(format!("{}\n", text(&answer, "EvalID")).as_bytes());
@@ -121,9 +127,9 @@ fn stop(args: &JobStopArgs) -> anyhow::Result<i32> {
     Ok(status)
 }
 
-fn status(args: &JobStatusArgs) -> anyhow::Result<i32> {
+fn status(args: &FindArgs) -> anyhow::Result<i32> {
     let api = Api::new(&args.api)?;
-    let Some(word) = &args.job else {
+    let Some(word) = &args.id else {
         let jobs = api.get("jobs?")?;
         if args.json {
             return print_json(&jobs);
@@ -246,37 +252,69 @@ fn scale(args: &JobScaleArgs) -> anyhow::Result<i32> {
 fn revert(args: &JobRevertArgs) -> anyhow::Result<i32> {
     let api = Api::new(&args.api)?;
     let id = api.job(&args.job)?;
-    let asked = json!({ "JobID": id, "JobVersion": args.version });
+    let asked = json!({ "JobID": id, "JobVersion": version(&api, &id, &args.version)? });
     let answer = api.ask("PUT", &format!("job/{}/revert?", part(&id)), &asked.to_string())?;
     follow(&api, &answer, args.detach)
 }
 
-fn promote(args: &JobPromoteArgs) -> anyhow::Result<i32> {
+/// The number of a version that is given by it or by its tag.
+fn version(api: &Api, id: &str, given: &str) -> anyhow::Result<u64> {
+    if let Ok(number) = given.parse() {
+        return Ok(number);
+    }
+    let answer = api.get(&format!("job/{}/versions?", part(id)))?;
+    let tagged = list(&answer["Versions"]).iter().find(|version| text(&version["VersionTag"], "Name") == given);
+    let number = tagged.and_then(|version| version["Version"].as_u64());
+    number.with_context(|| format!("job {id:?} has no version with the tag {given:?}; agentbin job history lists them"))
+}
+
+fn allocs(args: &ShowArgs) -> anyhow::Result<i32> {
     let api = Api::new(&args.api)?;
-    let id = api.job(&args.job)?;
+    let all = api.allocs(&api.job(&args.id)?)?;
+    if args.json {
+        return print_json(&all.into());
+    }
+    print(escaped_lines(&table(&alloc_rows(&all))).as_bytes())
+}
+
+fn deployments(args: &ShowArgs) -> anyhow::Result<i32> {
+    let api = Api::new(&args.api)?;
+    let all = api.get(&format!("job/{}/deployments?", part(&api.job(&args.id)?)))?;
+    print_list(&all, args.json, &super::deployments::COLUMNS)
+}
+
+fn promote(args: &PromoteArgs) -> anyhow::Result<i32> {
+    let api = Api::new(&args.api)?;
+    let id = api.job(&args.id)?;
     let deployment = api.get(&format!("job/{}/deployment?", part(&id)))?;
     let Some(of) = deployment["ID"].as_str() else { bail!("job {id:?} has no deployment to promote") };
     super::deployments::promote(&api, of, &args.group, args.detach)
 }
 
-fn history(args: &JobHistoryArgs) -> anyhow::Result<i32> {
+fn history(args: &ShowArgs) -> anyhow::Result<i32> {
     let api = Api::new(&args.api)?;
-    let id = api.job(&args.job)?;
+    let id = api.job(&args.id)?;
     let answer = api.get(&format!("job/{}/versions?", part(&id)))?;
-    let columns = [("VERSION", "Version"), ("STABLE", "Stable"), ("STOPPED", "Stop"), ("SUBMITTED", "SubmitTime")];
+    let columns = [
+        ("VERSION", "Version"),
+        ("STABLE", "Stable"),
+        ("STOPPED", "Stop"),
+        ("SUBMITTED", "SubmitTime"),
+        ("TAG", "VersionTag"),
+    ];
     print_list(&answer["Versions"], args.json, &columns)
 }
 
-fn inspect(args: &JobInspectArgs) -> anyhow::Result<i32> {
+fn inspect(args: &OneArgs) -> anyhow::Result<i32> {
     let api = Api::new(&args.api)?;
-    let id = api.job(&args.job)?;
+    let id = api.job(&args.id)?;
     print_json(&json!({ "Job": api.get(&format!("job/{}?", part(&id)))? }))
 }
 
 /// Asks for an evaluation of a job.
-fn cause(args: &JobEvalArgs, how: &str) -> anyhow::Result<i32> {
+fn cause(args: &ChangeArgs, how: &str) -> anyhow::Result<i32> {
     let api = Api::new(&args.api)?;
-    let id = api.job(&args.job)?;
+    let id = api.job(&args.id)?;
     let answer = api.ask("PUT", &format!("job/{}/{how}?", part(&id)), &json!({ "JobID": id }).to_string())?;
     follow(&api, &answer, args.detach)
 }

@@ -2,6 +2,7 @@
 
 mod address;
 mod agent;
+mod alloc_fs;
 mod api;
 mod args;
 mod ask;
@@ -18,6 +19,8 @@ mod gc;
 mod given_networks;
 mod given_volumes;
 mod job_plan;
+mod job_restart;
+mod job_tag;
 mod jobs;
 mod level;
 mod log;
@@ -29,6 +32,7 @@ mod networks;
 mod node;
 mod nodes;
 mod notify;
+mod operator;
 mod output;
 mod placement;
 mod plan;
@@ -39,6 +43,7 @@ mod probe;
 mod revive;
 mod run;
 mod runs;
+mod service;
 mod services;
 mod session;
 mod shown;
@@ -50,6 +55,8 @@ mod top;
 mod upgrade;
 mod validate;
 mod vars;
+mod volume;
+mod volume_file;
 mod volumes;
 
 use std::ffi::OsString;
@@ -60,6 +67,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 
+use self::api::{ChangeArgs, FindArgs, OneArgs, PromoteArgs, ShowArgs};
 use crate::agent::model::Role;
 use crate::alloc::{Tell, chain_within};
 use crate::net::Subnet;
@@ -116,6 +124,15 @@ enum Command {
     /// Namespaces of the running agent
     #[command(subcommand)]
     Namespace(namespaces::NamespaceCommand),
+    /// Services of the running agent
+    #[command(subcommand)]
+    Service(service::ServiceCommand),
+    /// Volumes of the running agent
+    #[command(subcommand)]
+    Volume(volume::VolumeCommand),
+    /// HTTP API, metrics, scheduler configuration and snapshots of the running agent
+    #[command(subcommand)]
+    Operator(operator::OperatorCommand),
     /// The running agent as a whole
     #[command(subcommand)]
     System(nodes::SystemCommand),
@@ -165,7 +182,7 @@ enum Command {
     /// Print a completion script
     Completion {
         /// For which shell
-        shell: clap_complete::Shell,
+        shell: Shell,
     },
 }
 
@@ -379,16 +396,30 @@ enum TokenCommand {
     },
 }
 
+/// Whose completions there are: each takes some kilobytes (docs/size.md).
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+fn job_id(id: clap::Arg) -> clap::Arg {
+    id.value_name("JOB")
+}
+
 #[derive(Debug, clap::Subcommand)]
 enum JobCommand {
     /// Submit a job to the agent and wait for its deployment; exits with 2 if a group cannot be placed
     Run(JobRunArgs),
     /// List the agent's jobs, or show all that is known of one
-    Status(JobStatusArgs),
+    #[command(mut_arg("id", job_id))]
+    Status(FindArgs),
     /// Stop jobs, and wait until their tasks have ended
     Stop(JobStopArgs),
     /// Show what a job file would change; the status is 1 if allocations are started or stopped, 0 if none are, 255 after an error
-    Plan(JobPlanArgs),
+    #[command(mut_arg("detach", |detach| detach.hide(true)))]
+    Plan(JobRunArgs),
     /// Start a parameterized job
     Dispatch(JobDispatchArgs),
     /// Change how many allocations a group has
@@ -396,13 +427,28 @@ enum JobCommand {
     /// Revert a job to an earlier version
     Revert(JobRevertArgs),
     /// Promote the canaries of a job's latest deployment
-    Promote(JobPromoteArgs),
+    #[command(mut_arg("id", job_id))]
+    Promote(PromoteArgs),
     /// List the versions of a job
-    History(JobHistoryArgs),
+    #[command(mut_arg("id", job_id))]
+    History(ShowArgs),
     /// Print a job in JSON, as the API has it
-    Inspect(JobInspectArgs),
+    #[command(mut_arg("id", job_id))]
+    Inspect(OneArgs),
     /// Force an evaluation of a job
-    Eval(JobEvalArgs),
+    #[command(mut_arg("id", job_id))]
+    Eval(ChangeArgs),
+    /// List the allocations of a job
+    #[command(mut_arg("id", job_id))]
+    Allocs(ShowArgs),
+    /// List the deployments of a job
+    #[command(mut_arg("id", job_id))]
+    Deployments(ShowArgs),
+    /// Restart the allocations of a job, batch by batch, and wait until each runs again
+    Restart(job_restart::RestartArgs),
+    /// Names of versions
+    #[command(subcommand)]
+    Tag(job_tag::TagCommand),
     /// Periodic jobs
     #[command(subcommand)]
     Periodic(PeriodicCommand),
@@ -411,21 +457,8 @@ enum JobCommand {
 #[derive(Debug, clap::Subcommand)]
 enum PeriodicCommand {
     /// Start a periodic job now
-    Force(JobEvalArgs),
-}
-
-#[derive(Debug, clap::Args)]
-struct JobPlanArgs {
-    /// Job file, HCL2 or JSON; - reads it from standard input
-    file: PathBuf,
-    /// Set a variable of the job file
-    #[arg(long, value_name = "NAME=VALUE")]
-    var: Vec<String>,
-    /// Read variables from a file
-    #[arg(long, value_name = "FILE")]
-    var_file: Vec<PathBuf>,
-    #[command(flatten)]
-    api: ApiArgs,
+    #[command(mut_arg("id", job_id))]
+    Force(ChangeArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -462,52 +495,8 @@ struct JobScaleArgs {
 struct JobRevertArgs {
     /// Id of a job, or the beginning of one
     job: String,
-    /// Number of the version
-    version: u64,
-    /// Do not wait; print the id of the evaluation
-    #[arg(long)]
-    detach: bool,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-#[derive(Debug, clap::Args)]
-struct JobPromoteArgs {
-    /// Id of a job, or the beginning of one
-    job: String,
-    /// Only these groups [default: all]
-    #[arg(long, value_name = "GROUP")]
-    group: Vec<String>,
-    /// Do not wait; print the id of the evaluation
-    #[arg(long)]
-    detach: bool,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-#[derive(Debug, clap::Args)]
-struct JobHistoryArgs {
-    /// Id of a job, or the beginning of one
-    job: String,
-    /// Print JSON, as the API has it
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-#[derive(Debug, clap::Args)]
-struct JobInspectArgs {
-    /// Id of a job, or the beginning of one
-    job: String,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-#[derive(Debug, clap::Args)]
-struct JobEvalArgs {
-    /// Id of a job, or the beginning of one
-    job: String,
+    /// Number of the version, or its tag
+    version: String,
     /// Do not wait; print the id of the evaluation
     #[arg(long)]
     detach: bool,
@@ -528,17 +517,6 @@ struct JobRunArgs {
     /// Do not wait; print the id of the evaluation
     #[arg(long)]
     detach: bool,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-#[derive(Debug, clap::Args)]
-struct JobStatusArgs {
-    /// Id of a job, or the beginning of one
-    job: Option<String>,
-    /// Print JSON, as the API has it
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     api: ApiArgs,
 }
@@ -571,18 +549,10 @@ enum AllocCommand {
     /// Send a signal to tasks; as agentbin signal
     Signal(SignalArgs),
     /// Stop an allocation; the agent replaces it
-    Stop(AllocStopArgs),
-}
-
-#[derive(Debug, clap::Args)]
-struct AllocStopArgs {
-    /// Id of an allocation, or the beginning of one
-    alloc: String,
-    /// Do not wait; print the id of the evaluation
-    #[arg(long)]
-    detach: bool,
-    #[command(flatten)]
-    api: ApiArgs,
+    #[command(mut_arg("id", |id| id.value_name("ALLOC")))]
+    Stop(ChangeArgs),
+    /// List a directory of an allocation, or print a file
+    Fs(alloc_fs::FsArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -878,6 +848,8 @@ struct NetworkStatusArgs {
 enum PluginCommand {
     /// Start a driver plugin and call its rpcs by hand
     Launch(PluginLaunchArgs),
+    /// List the CSI plugins of the running agent, or show one
+    Status(volume::PluginStatusArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -917,6 +889,7 @@ pub fn run(args: Vec<OsString>) -> i32 {
         Command::Alloc(AllocCommand::Restart(args)) => runs::restart(&args),
         Command::Alloc(AllocCommand::Signal(args)) => runs::signal(&args),
         Command::Alloc(AllocCommand::Stop(args)) => Ok(jobs::stop_alloc(&args)),
+        Command::Alloc(AllocCommand::Fs(args)) => Ok(alloc_fs::run(&args)),
         Command::Token(command) => token::run(&command),
         Command::Ps(args) => runs::ps(&args),
         Command::Status(args) => runs::status(&args),
@@ -938,14 +911,23 @@ pub fn run(args: Vec<OsString>) -> i32 {
         Command::Eval(command) => Ok(evals::run(&command)),
         Command::Var(command) => Ok(vars::run(&command)),
         Command::Namespace(command) => Ok(namespaces::run(&command)),
+        Command::Service(command) => Ok(service::run(&command)),
+        Command::Volume(command) => Ok(volume::run(&command)),
+        Command::Operator(command) => Ok(operator::run(&command)),
         Command::System(command) => Ok(nodes::system(&command)),
         Command::Network(NetworkCommand::Status(args)) => network::status(&args),
         Command::Plugin(PluginCommand::Launch(args)) => plugin::launch(&args),
+        Command::Plugin(PluginCommand::Status(args)) => Ok(volume::plugin_status(&args)),
         Command::Supervise(args) => supervise::run(&args),
         Command::Version => print(format!("agentbin {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
         Command::Completion { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "agentbin", &mut script);
+            let (command, name) = (&mut Cli::command(), "agentbin");
+            match shell {
+                Shell::Bash => clap_complete::generate(clap_complete::shells::Bash, command, name, &mut script),
+                Shell::Zsh => clap_complete::generate(clap_complete::shells::Zsh, command, name, &mut script),
+                Shell::Fish => clap_complete::generate(clap_complete::shells::Fish, command, name, &mut script),
+            }
             print(&script)
         }
     };

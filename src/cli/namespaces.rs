@@ -1,26 +1,17 @@
 //! `agentbin namespace`: namespaces of this machine's agent, over its API.
 
 use super::SocketArgs;
-use super::api::{Api, failed, part, print_list};
+use super::api::{Api, ListAllArgs, failed, part, print_list};
 use crate::spec::json::json;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum NamespaceCommand {
     /// List namespaces
-    List(ListArgs),
+    List(ListAllArgs),
     /// Create or update a namespace
     Apply(ApplyArgs),
     /// Remove a namespace without jobs
     Delete(DeleteArgs),
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct ListArgs {
-    /// Print JSON, as the API has it
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    at: SocketArgs,
 }
 
 #[derive(Debug, clap::Args)]

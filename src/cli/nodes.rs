@@ -46,7 +46,7 @@ pub(super) struct EligibilityArgs {
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum SystemCommand {
     /// Garbage collect jobs, allocations, evaluations and deployments that have ended
-    Gc(SystemArgs),
+    Gc(SocketArgs),
     /// Reconcile derived state
     #[command(subcommand)]
     Reconcile(ReconcileCommand),
@@ -55,13 +55,7 @@ pub(super) enum SystemCommand {
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum ReconcileCommand {
     /// Reconcile the summaries of all jobs
-    Summaries(SystemArgs),
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct SystemArgs {
-    #[command(flatten)]
-    at: SocketArgs,
+    Summaries(SocketArgs),
 }
 
 /// The agent, and the id of its node.
@@ -106,5 +100,5 @@ pub(super) fn system(command: &SystemCommand) -> i32 {
         SystemCommand::Gc(args) => (args, "system/gc?"),
         SystemCommand::Reconcile(ReconcileCommand::Summaries(args)) => (args, "system/reconcile/summaries?"),
     };
-    failed(Api::at(&args.at).and_then(|api| api.order("PUT", path, "")))
+    failed(Api::at(args).and_then(|api| api.order("PUT", path, "")))
 }

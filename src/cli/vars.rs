@@ -5,7 +5,7 @@ use std::io::Read as _;
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-use super::api::{Api, failed, part, print_json, print_list};
+use super::api::{Api, FindArgs, OneArgs, failed, part, print_json, print_list};
 use super::jobs::pairs;
 use super::{ApiArgs, print};
 use crate::spec::json::json;
@@ -16,24 +16,15 @@ const LONGEST: u64 = 1 << 20;
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum VarCommand {
     /// List the paths of variables
-    List(ListArgs),
+    #[command(mut_arg("id", |id| id.value_name("PREFIX").help("Only paths with this prefix")))]
+    List(FindArgs),
     /// Print a variable
     Get(GetArgs),
     /// Create or replace a variable
     Put(PutArgs),
     /// Remove a variable
-    Purge(PurgeArgs),
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct ListArgs {
-    /// Only paths with this prefix
-    prefix: Option<String>,
-    /// Print JSON, as the API has it
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    api: ApiArgs,
+    #[command(mut_arg("id", |id| id.value_name("PATH").help("The variable's path")))]
+    Purge(OneArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -58,14 +49,6 @@ pub(super) struct PutArgs {
     api: ApiArgs,
 }
 
-#[derive(Debug, clap::Args)]
-pub(super) struct PurgeArgs {
-    /// The variable's path
-    path: String,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
 /// Whatever fails is status 1, as with Nomad's command.
 pub(super) fn run(command: &VarCommand) -> i32 {
     failed(match command {
@@ -80,8 +63,8 @@ fn path(of: &str) -> String {
     format!("var/{}?", part(of))
 }
 
-fn all(args: &ListArgs) -> anyhow::Result<i32> {
-    let prefix = args.prefix.as_deref().unwrap_or_default();
+fn all(args: &FindArgs) -> anyhow::Result<i32> {
+    let prefix = args.id.as_deref().unwrap_or_default();
     let found = Api::new(&args.api)?.get(&format!("vars?prefix={}", part(prefix)))?;
     print_list(&found, args.json, &[("NAMESPACE", "Namespace"), ("PATH", "Path"), ("UPDATED", "ModifyTime")])
 }
@@ -112,7 +95,6 @@ fn put(args: &PutArgs) -> anyhow::Result<i32> {
     Ok(0)
 }
 
-fn purge(args: &PurgeArgs) -> anyhow::Result<i32> {
-    Api::new(&args.api)?.order("DELETE", &path(&args.path), "")?;
-    Ok(0)
+fn purge(args: &OneArgs) -> anyhow::Result<i32> {
+    Api::new(&args.api)?.order("DELETE", &path(&args.id), "")
 }

@@ -29,6 +29,7 @@ pub const BY_NAME: &[(&str, &str)] = &[
     ("cli/gc.rs", "our own folder of kept logs, beneath which no link is followed"),
     ("cli/jobs.rs", "the payload that the operator names"),
     ("cli/logs.rs", "our own folders of allocations; what lies in them is listed by logs"),
+    ("cli/operator.rs", "the snapshot that the operator names"),
     ("cli/plugin.rs", "files that the operator names"),
     ("cli/probe.rs", "a folder of our own, before a task runs in it and after"),
     ("cli/token.rs", "our own folder, where only we write"),

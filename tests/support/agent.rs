@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::world::{World, seconds};
+use crate::world::{Out, World, seconds};
 
 /// An agent, killed at the end of its test if it still lives then.
 pub struct Agent<'a> {
@@ -205,6 +205,17 @@ pub fn lives(pid: &str) -> bool {
     // Who is dead and not yet waited for does not live.
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
     stat.is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z'))
+}
+
+/// A command of our own about this agent.
+pub fn own_command(world: &World, args: &[&str], input: &str) -> Out {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+    command.args(args).arg("-socket").arg(socket(world)).stdin(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // Who does not read it may have ended.
+    let _ended = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap().into()
 }
 
 /// What `scripts/nomad` has built, if it has.

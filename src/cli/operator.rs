@@ -1,0 +1,231 @@
+//! `agentbin operator`: the HTTP API as it is, metrics, how jobs are placed, and copies of the state of this machine's agent.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha2::Digest as _;
+
+use super::api::{Api, ListAllArgs, about, failed, part, print_json};
+use super::ask::{Answer, Request};
+use super::{ApiArgs, SocketArgs, print};
+use crate::jobspec;
+use crate::spec::json::json;
+
+/// Bytes of a snapshot that are written at once.
+const PIECE: usize = 64 << 10;
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum OperatorCommand {
+    /// Send a request to the HTTP API, and print the body of the answer
+    Api(CallArgs),
+    /// Print the metrics of the agent
+    Metrics(MetricsArgs),
+    /// The configuration of the scheduler
+    #[command(subcommand)]
+    Scheduler(SchedulerCommand),
+    /// Snapshots of the state of the agent
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct CallArgs {
+    /// Path below the agent, such as /v1/jobs, with a query if it needs one
+    path: String,
+    /// The method [default: GET, with a body PUT]
+    #[arg(short = 'X', long, value_name = "METHOD")]
+    method: Option<String>,
+    /// Only items that match this expression
+    #[arg(long, value_name = "EXPRESSION")]
+    filter: Option<String>,
+    /// Send this file as the body; - reads it from standard input
+    #[arg(short = 'd', long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct MetricsArgs {
+    /// Print Prometheus' text format instead of JSON
+    #[arg(long, value_name = "FORMAT", value_parser = ["json", "prometheus"])]
+    format: Option<String>,
+    #[command(flatten)]
+    at: SocketArgs,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum SchedulerCommand {
+    /// Print the configuration
+    GetConfig(ListAllArgs),
+    /// Change the configuration; what is not given stays
+    SetConfig(SetConfigArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct SetConfigArgs {
+    /// Whether tasks may use more memory than they reserve, up to `memory_max`
+    #[arg(long, value_name = "BOOL")]
+    memory_oversubscription: Option<bool>,
+    /// Whether jobs are registered for the role manage only
+    #[arg(long, value_name = "BOOL")]
+    reject_job_registration: Option<bool>,
+    /// Whether evaluations wait
+    #[arg(long, value_name = "BOOL")]
+    pause_eval_broker: Option<bool>,
+    #[command(flatten)]
+    at: SocketArgs,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum SnapshotCommand {
+    /// Save a snapshot of the state in a file
+    Save(SnapshotArgs),
+    /// Replace the state by that of a snapshot
+    Restore(SnapshotArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct SnapshotArgs {
+    /// The file
+    file: PathBuf,
+    #[command(flatten)]
+    at: SocketArgs,
+}
+
+/// Whatever fails is status 1, as with Nomad's command.
+pub(super) fn run(command: &OperatorCommand) -> i32 {
+    failed(match command {
+        OperatorCommand::Api(args) => call(args),
+        OperatorCommand::Metrics(args) => metrics(args),
+        OperatorCommand::Scheduler(SchedulerCommand::GetConfig(args)) => config(args),
+        OperatorCommand::Scheduler(SchedulerCommand::SetConfig(args)) => set_config(args),
+        OperatorCommand::Snapshot(SnapshotCommand::Save(args)) => save(args),
+        OperatorCommand::Snapshot(SnapshotCommand::Restore(args)) => restore(args),
+    })
+}
+
+/// Writes an answer to standard output as it comes.
+fn pour(answer: Answer) -> anyhow::Result<i32> {
+    let Answer { mut body, .. } = answer;
+    let mut piece = vec![0; PIECE];
+    loop {
+        match body.read(&mut piece).context("the answer broke off")? {
+            0 => return Ok(0),
+            length => print(&piece[..length])?,
+        };
+    }
+}
+
+fn call(args: &CallArgs) -> anyhow::Result<i32> {
+    let api = Api::new(&args.api)?;
+    ensure!(args.path.starts_with('/'), "{:?} is no path of the API; write it as /v1/jobs", args.path);
+    let clean = !args.path.contains(|c: char| c.is_ascii_control() || c == ' ' || !c.is_ascii());
+    ensure!(clean, "{:?} has characters that a path cannot have; escape them by %", args.path);
+    let mut path = args.path.clone();
+    for (key, value) in [("namespace", api.namespace()), ("filter", args.filter.as_deref())] {
+        if let Some(value) = value.filter(|_| !path.contains(&format!("{key}="))) {
+            let sign = if path.contains('?') { '&' } else { '?' };
+            let _ = write!(path, "{sign}{key}={}", part(value));
+        }
+    }
+    let body = match &args.data {
+        None => Vec::new(),
+        Some(file) => jobspec::read_bytes(if file.as_os_str() == "-" { Path::new("/dev/stdin") } else { file })
+            .with_context(|| format!("cannot read {}", file.display()))?,
+    };
+    let method = args.method.as_deref().unwrap_or(if args.data.is_some() { "PUT" } else { "GET" });
+    ensure!(method.bytes().all(|byte| byte.is_ascii_uppercase()), "{method:?} is no method; write it as PUT");
+    let request = Request { method, path: &path, headers: "", length: body.len() as u64, body: &mut &body[..] };
+    pour(api.send(request)?)
+}
+
+fn metrics(args: &MetricsArgs) -> anyhow::Result<i32> {
+    let api = Api::at(&args.at)?;
+    if args.format.as_deref() != Some("prometheus") {
+        return print_json(&api.get("metrics?")?);
+    }
+    pour(api.open("GET", "metrics?format=prometheus")?)
+}
+
+const CONFIG: &str = "operator/scheduler/configuration?";
+
+fn config(args: &ListAllArgs) -> anyhow::Result<i32> {
+    let answer = Api::at(&args.at)?.get(CONFIG)?;
+    let config = &answer["SchedulerConfig"];
+    if args.json {
+        return print_json(config);
+    }
+    let members = [
+        ("Memory Oversubscription", "MemoryOversubscriptionEnabled"),
+        ("Reject Job Registration", "RejectJobRegistration"),
+        ("Pause Eval Broker", "PauseEvalBroker"),
+        ("Modify Index", "ModifyIndex"),
+    ];
+    print(about(config, &members).as_bytes())
+}
+
+fn set_config(args: &SetConfigArgs) -> anyhow::Result<i32> {
+    let mut asked = json!({});
+    for (key, given) in [
+        ("MemoryOversubscriptionEnabled", args.memory_oversubscription),
+        ("RejectJobRegistration", args.reject_job_registration),
+        ("PauseEvalBroker", args.pause_eval_broker),
+    ] {
+        if let Some(given) = given {
+            asked[key] = given.into();
+        }
+    }
+    ensure!(asked != json!({}), "nothing to change; give a setting, such as --memory-oversubscription=true");
+    Api::at(&args.at)?.order("PUT", CONFIG, &asked.to_string())
+}
+
+/// Writes a snapshot beside its file, and gives it the name once its checksum is right.
+fn save(args: &SnapshotArgs) -> anyhow::Result<i32> {
+    let answer = Api::at(&args.at)?.open("GET", "operator/snapshot?")?;
+    let given = answer.header("digest").and_then(|value| value.strip_prefix("sha-256=")).map(str::to_owned);
+    let mut name = args.file.clone().into_os_string();
+    name.push(format!(".{}", std::process::id()));
+    let partial = PathBuf::from(name);
+    // It holds what jobs are configured with.
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial);
+    let mut file = file.with_context(|| format!("cannot create {}", partial.display()))?;
+    let write = || {
+        let (mut sum, mut body, mut piece) = (sha2::Sha256::new(), answer.body, vec![0; PIECE]);
+        loop {
+            let length = body.read(&mut piece).context("the answer broke off")?;
+            if length == 0 {
+                break;
+            }
+            sum.update(&piece[..length]);
+            file.write_all(&piece[..length]).with_context(|| format!("cannot write {}", partial.display()))?;
+        }
+        if given.is_some_and(|given| given != STANDARD.encode(sum.finalize())) {
+            bail!("the answer broke off: its checksum is another one");
+        }
+        file.sync_all().with_context(|| format!("cannot write {}", partial.display()))?;
+        std::fs::rename(&partial, &args.file).with_context(|| format!("cannot create {}", args.file.display()))
+    };
+    if let Err(error) = write() {
+        // What is left is worth less than the error.
+        let _ = std::fs::remove_file(&partial);
+        return Err(error);
+    }
+    Ok(0)
+}
+
+fn restore(args: &SnapshotArgs) -> anyhow::Result<i32> {
+    let api = Api::at(&args.at)?;
+    let about = || format!("cannot read {}", args.file.display());
+    let mut file = std::fs::File::open(&args.file).with_context(about)?;
+    let found = file.metadata().with_context(about)?;
+    ensure!(found.is_file(), "{} is no file", args.file.display());
+    let path = api.path("operator/snapshot?");
+    api.send(Request { method: "PUT", path: &path, headers: "", length: found.len(), body: &mut file }).map(|_| 0)
+}
