@@ -1941,6 +1941,14 @@ fn p1_the_agent_is_looked_into_by_commands_of_its_own() {
     refused(&["operator", "api", "/v1/jobs HTTP/1.0"], "characters that a path cannot have");
     let out = run(&["operator", "api", "-d", "-", "/v1/validate/job"], "{\"Job\":{\"ID\":\"x\"}}");
     assert!(out.status == 0 && out.stdout.contains("\"ValidationErrors\""), "{out:?}");
+    // As ssh and terminals do it, standard input may be neither a file nor a pipe.
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    ours.write_all(b"{\"Job\":{\"ID\":\"x\"}}").unwrap();
+    drop(ours);
+    let mut call = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+    call.args(["operator", "api", "-d", "-", "/v1/validate/job", "-socket"]).arg(socket(&world));
+    let out: world::Out = call.stdin(std::os::fd::OwnedFd::from(theirs)).output().unwrap().into();
+    assert!(out.status == 0 && out.stdout.contains("\"ValidationErrors\""), "{out:?}");
     assert!(done(&["operator", "metrics"]).contains("\"Gauges\""));
     assert!(done(&["operator", "metrics", "-format", "prometheus"]).contains("# TYPE "));
     done(&["operator", "scheduler", "set-config", "-memory-oversubscription=true"]);

@@ -500,7 +500,6 @@ impl Offers {
     }
 }
 
-/// `host:port`, with brackets around an IPv6 address.
 /// The allocation's address in its own network that an address mode means.
 fn within(mode: AddressMode, status: &Status) -> Option<IpAddr> {
     match mode {
@@ -509,6 +508,7 @@ fn within(mode: AddressMode, status: &Status) -> Option<IpAddr> {
     }
 }
 
+/// `host:port`, with brackets around an IPv6 address.
 fn address(host: &str, port: u16) -> String {
     match host.parse::<IpAddr>() {
         Ok(ip) => SocketAddr::new(ip, port).to_string(),

@@ -8,12 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::api::{Api, about, failed, list, part, print_json, text};
+use super::ask::{Answer, BODY_PIECE, BROKEN};
 use super::runs::{row, table};
 use super::{ApiArgs, print};
 use crate::spec::escaped_lines;
 
-/// Bytes that are read at once.
-const PIECE: usize = 64 << 10;
 /// Lines that `--tail` shows.
 const LINES: u64 = 10;
 /// Bytes in which the last lines are looked for first.
@@ -70,26 +69,27 @@ impl Place<'_> {
         format!("client/fs/{what}/{}?path={}", self.alloc, self.path)
     }
 
-    /// Bytes of a file from an offset on.
-    fn read_at(&self, offset: u64) -> anyhow::Result<Box<dyn Read>> {
-        self.api.open("GET", &format!("{}&offset={offset}", self.of("readat"))).map(|answer| answer.body)
+    /// A file from an offset on.
+    fn read_at(&self, offset: u64) -> anyhow::Result<Answer> {
+        self.api.open("GET", &format!("{}&offset={offset}", self.of("readat")))
     }
 
     /// Where the last lines of a file of this size begin.
     fn before(&self, size: u64, lines: u64) -> anyhow::Result<u64> {
+        let Some(above) = lines.checked_sub(1) else { return Ok(size) };
+        let above = usize::try_from(above).unwrap_or(usize::MAX);
         let mut window = WINDOW;
         loop {
             let from = size.saturating_sub(window);
             let mut found = Vec::new();
-            self.read_at(from)?.take(size - from).read_to_end(&mut found).context("the answer broke off")?;
+            self.read_at(from)?.body.take(size - from).read_to_end(&mut found).context(BROKEN)?;
             // The end of the last line is no beginning of another one.
             let mut ends = found.iter().enumerate().rev().skip(1).filter(|(_, byte)| **byte == b'\n');
-            let wanted = usize::try_from(lines.saturating_sub(1)).unwrap_or(usize::MAX);
-            if let Some((at, _)) = ends.nth(wanted).filter(|_| lines > 0) {
+            if let Some((at, _)) = ends.nth(above) {
                 return Ok(from + at as u64 + 1);
             }
-            if from == 0 || lines == 0 {
-                return Ok(if lines == 0 { size } else { 0 });
+            if from == 0 {
+                return Ok(0);
             }
             window = window.saturating_mul(4);
         }
@@ -130,13 +130,7 @@ fn shown(args: &FsArgs) -> anyhow::Result<i32> {
     if args.follow {
         return follow(api.open("GET", &format!("{}&origin=start&offset={from}", place.of("stream")))?.body);
     }
-    let (mut body, mut piece) = (place.read_at(from)?, vec![0; PIECE]);
-    loop {
-        match body.read(&mut piece).context("the answer broke off")? {
-            0 => return Ok(0),
-            length => print(&piece[..length])?,
-        };
-    }
+    place.read_at(from)?.print()
 }
 
 fn directory(entries: &Value, json: bool) -> anyhow::Result<i32> {
@@ -154,9 +148,9 @@ fn directory(entries: &Value, json: bool) -> anyhow::Result<i32> {
 
 /// Prints the data of frames until the agent ends them.
 fn follow(mut body: Box<dyn Read>) -> anyhow::Result<i32> {
-    let (mut held, mut piece) = (Vec::new(), vec![0; PIECE]);
+    let (mut held, mut piece) = (Vec::new(), vec![0; BODY_PIECE]);
     loop {
-        let length = body.read(&mut piece).context("the answer broke off")?;
+        let length = body.read(&mut piece).context(BROKEN)?;
         if length == 0 {
             return Ok(0);
         }

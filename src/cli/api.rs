@@ -139,7 +139,7 @@ impl Api {
     /// The answer to a question as it comes.
     pub(super) fn open(&self, method: &str, path: &str) -> anyhow::Result<Answer> {
         let path = self.path(path);
-        open(&self.socket, Request { method, path: &path, headers: "", length: 0, body: &mut std::io::empty() })
+        open(&self.socket, Request { method, path: &path, length: 0, body: &mut std::io::empty() })
     }
 
     /// The answer to a request whose path is whole.

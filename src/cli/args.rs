@@ -1,9 +1,15 @@
-//! Nomad's syntax of flags, durations and metadata.
+//! Nomad's syntax of flags, durations and metadata; files that flags name.
 
-use crate::spec::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::io::Read as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::Path;
 use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+
+use crate::jobspec;
+use crate::spec::collections::BTreeMap;
 
 /// Turns Go's long flags with a single dash (`-var x=y`, `-var-file=f`, `-json=false`) into what clap parses. Only names that
 /// some command has are changed, and nothing after `--`.
@@ -98,6 +104,17 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         return Ok(Duration::from_secs(seconds));
     }
     humantime::parse_duration(text).map_err(|e| e.to_string())
+}
+
+/// What is in a file that the user names; `-` is standard input, whatever that is.
+pub(super) fn contents(file: &Path) -> anyhow::Result<Vec<u8>> {
+    if file.as_os_str() != "-" {
+        return jobspec::read_bytes(file).with_context(|| format!("cannot read {}", file.display()));
+    }
+    let (most, mut read) = (jobspec::LARGEST_FILE, Vec::new());
+    std::io::stdin().lock().take(most as u64 + 1).read_to_end(&mut read).context("cannot read standard input")?;
+    ensure!(read.len() <= most, "there are more than {} MiB on standard input", most >> 20);
+    Ok(read)
 }
 
 /// Parses `KEY=VALUE`.

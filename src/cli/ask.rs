@@ -18,8 +18,12 @@ const ANSWER: Duration = Duration::from_mins(3);
 const LONGEST: u64 = 16 << 20;
 /// Most bytes of an answer's head.
 const LONGEST_HEAD: usize = 64 << 10;
-/// Bytes that are read at once.
+/// Bytes of a head that are read at once.
 const PIECE: usize = 4096;
+/// Bytes of a body that are read at once.
+pub(super) const BODY_PIECE: usize = 64 << 10;
+/// What is wrong when a body cannot be read.
+pub(super) const BROKEN: &str = "the answer broke off";
 /// What a head ends with.
 const END: &[u8] = b"\r\n\r\n";
 
@@ -40,8 +44,6 @@ pub(super) fn socket(args: &SocketArgs) -> anyhow::Result<PathBuf> {
 pub(super) struct Request<'a> {
     pub(super) method: &'a str,
     pub(super) path: &'a str,
-    /// Lines of the head, each with its end.
-    pub(super) headers: &'a str,
     /// The length of the body.
     pub(super) length: u64,
     pub(super) body: &'a mut dyn Read,
@@ -54,10 +56,21 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// The value of a header, named in lower case.
+    /// The value of a header.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         let mut pairs = self.head.lines().filter_map(|line| line.split_once(':'));
         pairs.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+    }
+
+    /// Writes the body to standard output as it comes.
+    pub(super) fn print(mut self) -> anyhow::Result<i32> {
+        let mut piece = vec![0; BODY_PIECE];
+        loop {
+            match self.body.read(&mut piece).context(BROKEN)? {
+                0 => return Ok(0),
+                length => super::print(&piece[..length])?,
+            };
+        }
     }
 }
 
@@ -66,14 +79,14 @@ impl Answer {
 /// # Errors
 /// When there is no agent, and the text of an answer that says no.
 pub(super) fn open(socket: &Path, request: Request<'_>) -> anyhow::Result<Answer> {
-    let Request { method, path, headers, length, body } = request;
+    let Request { method, path, length, body } = request;
     let about = || format!("{}: no agent answers there; give its --socket", socket.display());
     let broken = || format!("{}: the answer broke off", socket.display());
     let mut stream = UnixStream::connect(socket).with_context(about)?;
     stream.set_read_timeout(Some(ANSWER))?;
     stream.set_write_timeout(Some(ANSWER))?;
     // In this version of the protocol an answer ends with its connection, and comes in one piece.
-    let head = format!("{method} {path} HTTP/1.0\r\nHost: agent\r\n{headers}Content-Length: {length}\r\n\r\n");
+    let head = format!("{method} {path} HTTP/1.0\r\nHost: agent\r\nContent-Length: {length}\r\n\r\n");
     stream.write_all(head.as_bytes()).with_context(about)?;
     // An agent that refuses may not read all of it, and says why.
     let sent = std::io::copy(body, &mut stream);
@@ -107,7 +120,7 @@ pub(super) fn open(socket: &Path, request: Request<'_>) -> anyhow::Result<Answer
 /// As [`open`].
 pub(super) fn ask(socket: &Path, method: &str, path: &str, body: &str) -> anyhow::Result<String> {
     let mut text = Vec::new();
-    let request = Request { method, path, headers: "", length: body.len() as u64, body: &mut body.as_bytes() };
+    let request = Request { method, path, length: body.len() as u64, body: &mut body.as_bytes() };
     let answer = open(socket, request)?;
     answer
         .body

@@ -85,7 +85,7 @@ fn restarted(args: &RestartArgs) -> anyhow::Result<i32> {
         for (alloc, eval) in batch.iter().zip(ordered) {
             let (name, old) = (text(alloc, "Name"), text(alloc, "ID"));
             let done = if let Some(eval) = eval {
-                format!("replaced by {}", short(&replaced(&api, &id, old, &eval)?))
+                format!("replaced by {}", short(&replaced(&api, old, &eval)?))
             } else {
                 again(&api, alloc, args.task.as_deref())?;
                 "restarted".to_owned()
@@ -132,15 +132,9 @@ fn again(api: &Api, before: &Value, only: Option<&str>) -> anyhow::Result<()> {
 }
 
 /// Waits until what replaces an allocation runs; its id.
-fn replaced(api: &Api, job: &str, old: &str, eval: &str) -> anyhow::Result<String> {
+fn replaced(api: &Api, old: &str, eval: &str) -> anyhow::Result<String> {
     api.decided(eval)?;
-    let all = api.allocs(job)?;
-    let new = all.iter().find(|alloc| text(alloc, "PreviousAllocation") == old);
-    let id = match new {
-        Some(new) => text(new, "ID").to_owned(),
-        // A list does not tell what replaces what.
-        None => text(&api.get(&format!("allocation/{}?", part(old)))?, "NextAllocation").to_owned(),
-    };
+    let id = text(&api.get(&format!("allocation/{}?", part(old)))?, "NextAllocation").to_owned();
     ensure!(!id.is_empty(), "allocation {} is stopped, and nothing replaces it", short(old));
     let mut now = api.get(&format!("allocation/{}?", part(&id)))?;
     loop {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, bail, ensure};
 use base64::Engine as _;
@@ -12,13 +12,9 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::Digest as _;
 
 use super::api::{Api, ListAllArgs, about, failed, part, print_json};
-use super::ask::{Answer, Request};
-use super::{ApiArgs, SocketArgs, print};
-use crate::jobspec;
+use super::ask::{BODY_PIECE, BROKEN, Request};
+use super::{ApiArgs, SocketArgs, args, print};
 use crate::spec::json::json;
-
-/// Bytes of a snapshot that are written at once.
-const PIECE: usize = 64 << 10;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum OperatorCommand {
@@ -111,39 +107,26 @@ pub(super) fn run(command: &OperatorCommand) -> i32 {
     })
 }
 
-/// Writes an answer to standard output as it comes.
-fn pour(answer: Answer) -> anyhow::Result<i32> {
-    let Answer { mut body, .. } = answer;
-    let mut piece = vec![0; PIECE];
-    loop {
-        match body.read(&mut piece).context("the answer broke off")? {
-            0 => return Ok(0),
-            length => print(&piece[..length])?,
-        };
-    }
-}
-
-fn call(args: &CallArgs) -> anyhow::Result<i32> {
-    let api = Api::new(&args.api)?;
-    ensure!(args.path.starts_with('/'), "{:?} is no path of the API; write it as /v1/jobs", args.path);
-    let clean = !args.path.contains(|c: char| c.is_ascii_control() || c == ' ' || !c.is_ascii());
-    ensure!(clean, "{:?} has characters that a path cannot have; escape them by %", args.path);
-    let mut path = args.path.clone();
-    for (key, value) in [("namespace", api.namespace()), ("filter", args.filter.as_deref())] {
+fn call(given: &CallArgs) -> anyhow::Result<i32> {
+    let api = Api::new(&given.api)?;
+    ensure!(given.path.starts_with('/'), "{:?} is no path of the API; write it as /v1/jobs", given.path);
+    let clean = !given.path.contains(|c: char| c.is_ascii_control() || c == ' ' || !c.is_ascii());
+    ensure!(clean, "{:?} has characters that a path cannot have; escape them by %", given.path);
+    let mut path = given.path.clone();
+    for (key, value) in [("namespace", api.namespace()), ("filter", given.filter.as_deref())] {
         if let Some(value) = value.filter(|_| !path.contains(&format!("{key}="))) {
             let sign = if path.contains('?') { '&' } else { '?' };
             let _ = write!(path, "{sign}{key}={}", part(value));
         }
     }
-    let body = match &args.data {
+    let body = match &given.data {
         None => Vec::new(),
-        Some(file) => jobspec::read_bytes(if file.as_os_str() == "-" { Path::new("/dev/stdin") } else { file })
-            .with_context(|| format!("cannot read {}", file.display()))?,
+        Some(file) => args::contents(file)?,
     };
-    let method = args.method.as_deref().unwrap_or(if args.data.is_some() { "PUT" } else { "GET" });
+    let method = given.method.as_deref().unwrap_or(if given.data.is_some() { "PUT" } else { "GET" });
     ensure!(method.bytes().all(|byte| byte.is_ascii_uppercase()), "{method:?} is no method; write it as PUT");
-    let request = Request { method, path: &path, headers: "", length: body.len() as u64, body: &mut &body[..] };
-    pour(api.send(request)?)
+    let request = Request { method, path: &path, length: body.len() as u64, body: &mut &body[..] };
+    api.send(request)?.print()
 }
 
 fn metrics(args: &MetricsArgs) -> anyhow::Result<i32> {
@@ -151,7 +134,7 @@ fn metrics(args: &MetricsArgs) -> anyhow::Result<i32> {
     if args.format.as_deref() != Some("prometheus") {
         return print_json(&api.get("metrics?")?);
     }
-    pour(api.open("GET", "metrics?format=prometheus")?)
+    api.open("GET", "metrics?format=prometheus")?.print()
 }
 
 const CONFIG: &str = "operator/scheduler/configuration?";
@@ -197,9 +180,9 @@ fn save(args: &SnapshotArgs) -> anyhow::Result<i32> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial);
     let mut file = file.with_context(|| format!("cannot create {}", partial.display()))?;
     let write = || {
-        let (mut sum, mut body, mut piece) = (sha2::Sha256::new(), answer.body, vec![0; PIECE]);
+        let (mut sum, mut body, mut piece) = (sha2::Sha256::new(), answer.body, vec![0; BODY_PIECE]);
         loop {
-            let length = body.read(&mut piece).context("the answer broke off")?;
+            let length = body.read(&mut piece).context(BROKEN)?;
             if length == 0 {
                 break;
             }
@@ -207,7 +190,7 @@ fn save(args: &SnapshotArgs) -> anyhow::Result<i32> {
             file.write_all(&piece[..length]).with_context(|| format!("cannot write {}", partial.display()))?;
         }
         if given.is_some_and(|given| given != STANDARD.encode(sum.finalize())) {
-            bail!("the answer broke off: its checksum is another one");
+            bail!("{BROKEN}: its checksum is another one");
         }
         file.sync_all().with_context(|| format!("cannot write {}", partial.display()))?;
         std::fs::rename(&partial, &args.file).with_context(|| format!("cannot create {}", args.file.display()))
@@ -227,5 +210,5 @@ fn restore(args: &SnapshotArgs) -> anyhow::Result<i32> {
     let found = file.metadata().with_context(about)?;
     ensure!(found.is_file(), "{} is no file", args.file.display());
     let path = api.path("operator/snapshot?");
-    api.send(Request { method: "PUT", path: &path, headers: "", length: found.len(), body: &mut file }).map(|_| 0)
+    api.send(Request { method: "PUT", path: &path, length: found.len(), body: &mut file }).map(|_| 0)
 }

@@ -1,7 +1,10 @@
 //! `agentbin service`: services that the tasks of this machine's agent have registered, over its API.
 
+use serde_json::Value;
+
 use super::api::{Api, ListArgs, ShowArgs, failed, list, part, print_json, text};
 use super::runs::{row, short, table};
+use super::services::place;
 use super::{ApiArgs, print};
 use crate::jobspec::did_you_mean;
 use crate::spec::escaped_lines;
@@ -36,6 +39,11 @@ pub(super) fn run(command: &ServiceCommand) -> i32 {
     })
 }
 
+fn tags(service: &Value) -> String {
+    let tags: Vec<&str> = list(&service["Tags"]).iter().filter_map(Value::as_str).collect();
+    tags.join(",")
+}
+
 fn all(args: &ListArgs) -> anyhow::Result<i32> {
     let found = Api::new(&args.api)?.get("services?")?;
     if args.json {
@@ -44,8 +52,7 @@ fn all(args: &ListArgs) -> anyhow::Result<i32> {
     let mut rows = vec![row(&["NAMESPACE", "SERVICE", "TAGS"])];
     for of_namespace in list(&found) {
         for service in list(&of_namespace["Services"]) {
-            let tags: Vec<&str> = list(&service["Tags"]).iter().filter_map(|tag| tag.as_str()).collect();
-            rows.push(row(&[text(of_namespace, "Namespace"), text(service, "ServiceName"), &tags.join(",")]));
+            rows.push(row(&[text(of_namespace, "Namespace"), text(service, "ServiceName"), &tags(service)]));
         }
     }
     print(escaped_lines(&table(&rows)).as_bytes())
@@ -65,15 +72,10 @@ fn info(args: &ShowArgs) -> anyhow::Result<i32> {
     }
     let mut rows = vec![row(&["JOB", "ADDRESS", "TAGS", "ALLOC", "ID"])];
     for service in list(&found) {
-        let (host, port) = (text(service, "Address"), service["Port"].as_u64().unwrap_or(0));
-        let address = match (port, host.contains(':')) {
-            (0, _) => host.to_owned(),
-            (port, true) => format!("[{host}]:{port}"),
-            (port, false) => format!("{host}:{port}"),
-        };
-        let tags: Vec<&str> = list(&service["Tags"]).iter().filter_map(|tag| tag.as_str()).collect();
+        let port = service["Port"].as_u64().and_then(|port| port.try_into().ok()).unwrap_or(0);
+        let address = place(text(service, "Address"), port);
         let alloc = short(text(service, "AllocID"));
-        rows.push(row(&[text(service, "JobID"), &address, &tags.join(","), alloc, text(service, "ID")]));
+        rows.push(row(&[text(service, "JobID"), &address, &tags(service), alloc, text(service, "ID")]));
     }
     print(escaped_lines(&table(&rows)).as_bytes())
 }

@@ -54,17 +54,25 @@ fn list(services: &[Registration]) -> String {
             all => format!("{passing}/{all}"),
         };
         let (job, alloc, status) = (&service.job_id, short(&service.alloc_id), service.status.as_str());
-        rows.push(row(&[&service.service_name, &place(service), &tags, job, alloc, status, &checks]));
+        rows.push(row(&[
+            &service.service_name,
+            &place(&service.address, service.port),
+            &tags,
+            job,
+            alloc,
+            status,
+            &checks,
+        ]));
     }
     table(&rows)
 }
 
-/// Its address; IPv6 addresses in brackets.
-fn place(service: &Registration) -> String {
-    match (service.port, service.address.contains(':')) {
-        (0, _) => service.address.clone(),
-        (port, true) => format!("[{}]:{port}", service.address),
-        (port, false) => format!("{}:{port}", service.address),
+/// The address of a service; IPv6 addresses in brackets.
+pub(super) fn place(address: &str, port: u16) -> String {
+    match (port, address.contains(':')) {
+        (0, _) => address.to_owned(),
+        (port, true) => format!("[{address}]:{port}"),
+        (port, false) => format!("{address}:{port}"),
     }
 }
 

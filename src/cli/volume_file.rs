@@ -5,8 +5,9 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde_json::{Map, Value};
 
+use super::args;
 use crate::jobspec::config::{self, Member, Node, Variables};
-use crate::jobspec::{self, Diagnostic, did_you_mean};
+use crate::jobspec::{Diagnostic, did_you_mean};
 use crate::spec::Pos;
 use crate::spec::json::json;
 
@@ -65,8 +66,8 @@ pub(super) const CSI: &str = "csi";
 /// # Errors
 /// The first mistake in it, with its position.
 pub(super) fn read(file: &Path) -> anyhow::Result<(&'static str, Value)> {
-    let from = if file.as_os_str() == "-" { Path::new("/dev/stdin") } else { file };
-    let text = jobspec::read_file(from).with_context(|| format!("cannot read {}", file.display()))?;
+    let text = String::from_utf8(args::contents(file)?);
+    let text = text.with_context(|| format!("{} is no UTF-8 text", file.display()))?;
     parse(file, &text).map_err(|mistake| anyhow::anyhow!("{mistake}"))
 }
 
