@@ -19,44 +19,51 @@ type allowed struct {
 	field string
 	// reason completes "differs, because".
 	reason string
-	// isLoss: only if what stock has is the beginning of what we have.
-	isLoss bool
+	// when tells which values may differ; nil: all.
+	when func(theirs, ours string) bool
 }
+
+// isLoss: what stock has is the beginning of what we have.
+func isLoss(theirs, ours string) bool { return strings.HasPrefix(ours, theirs) }
+
+// isMissed: stock does not say what we say.
+func isMissed(theirs, ours string) bool { return theirs == "false" && ours == "true" }
 
 // mayDifferHere is every difference that the trial may find.
 var mayDifferHere = []allowed{
-	{"*", "*", "*: Driver Failure", "the message of a plugin comes through gRPC, and ours names the step that failed", false},
-	{"*", "log rotation", "files of alloc/logs", "an agent does not pass `logs` blocks to plugins: see [Logs](#logs)", false},
-	{"*", "log rotation", "web: stdout", "the same", false},
+	{"*", "*", "*: Driver Failure", "the message of a plugin comes through gRPC, and ours names the step that failed", nil},
+	{"*", "log rotation", "files of alloc/logs", "an agent does not pass `logs` blocks to plugins: see [Logs](#logs)", nil},
+	{"*", "log rotation", "web: stdout", "the same", nil},
 	{"raw_exec, docker", "alloc exec of a missing path, alloc exec of a missing name, alloc exec of a missing path with terminal", "missing: *",
-		"status 127 and a message on stderr; stock gives an error or 126. Stock's exec and java do not answer, and their task cannot be stopped", false},
-	{"exec, raw_exec, docker", "alloc exec of no program", "not executable: *", "status 126 and a message on stderr", false},
-	{"exec, java", "alloc exec, alloc exec as a user", "ids: stdout", "the command has the group of the task's user; stock's has group 0", false},
-	{"exec, java", "user", "web: stdout", "the task has the group of its user; stock's has group 0", false},
-	{"exec", "*", "*: driver's events", "an event names each signal that the task does not notice, because it is pid 1 without a handler for it", false},
-	{"exec", "alloc restart", "web: Received", "the same: agents keep the last ten events of a task", false},
-	{"exec", "alloc restart", "web: Task Setup", "the same", false},
-	{"exec", "alloc restart", "web: events", "the same", false},
-	{"docker", "alloc fs", "files of /", "a file keeps how far the container's log has been read", false},
-	{"exec, java", "artifacts", "web: std*", "a task that is not root cannot read files of root: see [Capabilities](#capabilities-and-privileges)", false},
-	{"exec", "cap_add", "web: stdout", "only the capabilities that the job names, without Nomad's 13", false},
-	{"exec", "privileges, privileges of a user", "web: *", "isolation: see [Capabilities](#capabilities-and-privileges)", false},
-	{"exec", "command not executable, interpreter missing", "web: *", "found before the start: a driver failure, not a start that ends with 255", false},
-	{"raw_exec", "process", "web: descriptors", "the task inherits no descriptors of the executor", false},
-	{"raw_exec", "user", "web: stdout", "the task has the groups of its user; stock's keeps those of the agent as well", false},
-	{"exec, java, docker", "*", "*: driver's events", "an event names each signal that a command drops because it is pid 1", false},
-	{"exec, java, docker", "alloc restart", "web: Received", "the same: agents keep the last ten events of a task", false},
-	{"exec, java, docker", "alloc restart", "web: Task Setup", "the same", false},
-	{"exec, java, docker", "alloc restart", "web: events", "the same", false},
-	{"docker", "kill_signal", "web: *", "after `kill_timeout` stock sends the container's stop signal directly before it kills; a task may handle that in time and end with its own status", false},
-	{"docker", "alloc signal", "unknown signal", "both refuse a name that no signal has, each in its own words", false},
-	{"docker", "stats", "*: measured", "read from the cgroup, which counts more than the engine reports", false},
-	{"docker", "alloc exec", "*put: stdout", "stock may lose the end of a long output", false},
-	{drivers: "docker", kind: "alloc exec, alloc exec as a user, no last newline, entrypoint", field: "*: std*", isLoss: true,
+		"status 127 and a message on stderr; stock gives an error or 126. Stock's exec and java do not answer, and their task cannot be stopped", nil},
+	{"exec, raw_exec, docker", "alloc exec of no program", "not executable: *", "status 126 and a message on stderr", nil},
+	{"exec, java", "alloc exec, alloc exec as a user", "ids: stdout", "the command has the group of the task's user; stock's has group 0", nil},
+	{"exec, java", "user", "web: stdout", "the task has the group of its user; stock's has group 0", nil},
+	{"exec", "*", "*: driver's events", "an event names each signal that the task does not notice, because it is pid 1 without a handler for it", nil},
+	{"exec", "alloc restart", "web: Received", "the same: agents keep the last ten events of a task", nil},
+	{"exec", "alloc restart", "web: Task Setup", "the same", nil},
+	{"exec", "alloc restart", "web: events", "the same", nil},
+	{"docker", "alloc fs", "files of /", "a file keeps how far the container's log has been read", nil},
+	{"exec, java", "artifacts", "web: std*", "a task that is not root cannot read files of root: see [Capabilities](#capabilities-and-privileges)", nil},
+	{"exec", "cap_add", "web: stdout", "only the capabilities that the job names, without Nomad's 13", nil},
+	{"exec", "privileges, privileges of a user", "web: *", "isolation: see [Capabilities](#capabilities-and-privileges)", nil},
+	{"exec", "command not executable, interpreter missing", "web: *", "found before the start: a driver failure, not a start that ends with 255", nil},
+	{"raw_exec", "process", "web: descriptors", "the task inherits no descriptors of the executor", nil},
+	{"raw_exec", "user", "web: stdout", "the task has the groups of its user; stock's keeps those of the agent as well", nil},
+	{"exec, java, docker", "*", "*: driver's events", "an event names each signal that a command drops because it is pid 1", nil},
+	{"exec, java, docker", "alloc restart", "web: Received", "the same: agents keep the last ten events of a task", nil},
+	{"exec, java, docker", "alloc restart", "web: Task Setup", "the same", nil},
+	{"exec, java, docker", "alloc restart", "web: events", "the same", nil},
+	{"docker", "kill_signal", "web: *", "after `kill_timeout` stock sends the container's stop signal directly before it kills; a task may handle that in time and end with its own status", nil},
+	{"docker", "alloc signal", "unknown signal", "both refuse a name that no signal has, each in its own words", nil},
+	{"docker", "stats", "*: measured", "read from the cgroup, which counts more than the engine reports", nil},
+	{"docker", "alloc exec", "*put: stdout", "stock may lose the end of a long output", nil},
+	{drivers: "docker", kind: "alloc exec, alloc exec as a user, no last newline, entrypoint", field: "*: std*", when: isLoss,
 		reason: "stock may lose the end of an output: of a session, and of a container that ends behind it; ours begins with what stock has"},
-	{"docker", "large lines", "web: std*", "stock may write lines, and parts of long ones, twice: the engine sends them again when it rotates its log", false},
-	{"raw_exec", "privileges of a user", "web: CapBnd", "the task of a user has an empty bounding set", false},
-	{"java", "work_dir", "web: stdout", "the task starts in its `work_dir`, stock's in `/`; relative `class_path` and `jar_path` mean `/` in both", false},
+	{"docker", "large lines", "web: std*", "stock may write lines, and parts of long ones, twice: the engine sends them again when it rotates its log", nil},
+	{"exec, java", "out of memory", "*: Terminated, oom_killed", "stock may miss that the kernel killed the task for lack of memory", isMissed},
+	{"raw_exec", "privileges of a user", "web: CapBnd", "the task of a user has an empty bounding set", nil},
+	{"java", "work_dir", "web: stdout", "the task starts in its `work_dir`, stock's in `/`; relative `class_path` and `jar_path` mean `/` in both", nil},
 }
 
 // covers tells whether a row allows a difference.
@@ -85,7 +92,7 @@ func compared(kind, driver string, theirs, ours facts, rows []allowed, used map[
 			continue
 		}
 		at := slices.IndexFunc(rows, func(row allowed) bool {
-			return row.covers(kind, driver, field) && (!row.isLoss || strings.HasPrefix(ours[field], theirs[field]))
+			return row.covers(kind, driver, field) && (row.when == nil || row.when(theirs[field], ours[field]))
 		})
 		if at >= 0 {
 			used[at] = true
@@ -164,7 +171,8 @@ func TestN1TrialComparesEveryField(t *testing.T) {
 			{allowed{drivers: "java", kind: "batch", field: field}, false},
 			{allowed{drivers: "exec", kind: "exit 3", field: field}, false},
 			{allowed{drivers: "exec", kind: "batch", field: field + "?"}, false},
-			{allowed{drivers: "exec", kind: "batch", field: field, isLoss: true}, true},
+			{allowed{drivers: "exec", kind: "batch", field: field, when: isLoss}, true},
+			{allowed{drivers: "exec", kind: "batch", field: field, when: isMissed}, false},
 		} {
 			used := map[int]bool{}
 			found := compared("batch", "exec", base, changed, []allowed{row.allowed}, used)
@@ -173,8 +181,16 @@ func TestN1TrialComparesEveryField(t *testing.T) {
 			}
 		}
 		// What we lack is no loss of stock's.
-		if found := compared("batch", "exec", changed, base, []allowed{{drivers: "*", kind: "*", field: "*", isLoss: true}}, map[int]bool{}); len(found) != 1 {
+		if found := compared("batch", "exec", changed, base, []allowed{{drivers: "*", kind: "*", field: "*", when: isLoss}}, map[int]bool{}); len(found) != 1 {
 			t.Errorf("%s: found %q", field, found)
+		}
+	}
+	missed := []allowed{{drivers: "*", kind: "*", field: "oom_killed", when: isMissed}}
+	for theirs, count := range map[string]int{"false": 0, "true": 1} {
+		ours := map[string]string{"false": "true", "true": "false"}[theirs]
+		found := compared("batch", "exec", facts{"oom_killed": theirs}, facts{"oom_killed": ours}, missed, map[int]bool{})
+		if len(found) != count {
+			t.Errorf("stock says %s: found %q", theirs, found)
 		}
 	}
 }
