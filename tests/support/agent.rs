@@ -69,20 +69,7 @@ impl Agent<'_> {
     }
 
     pub fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
-        let mut stream = UnixStream::connect(socket(self.world)).unwrap();
-        stream.set_read_timeout(Some(seconds(60))).unwrap();
-        let length = body.len();
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
-        // At once: who is answered before all of its request was read may be cut off.
-        stream.write_all((head + body).as_bytes()).unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        let text = String::from_utf8_lossy(&answer).into_owned();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{method} {path}: {text:?}"));
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
-        (status, if chunked { unchunked(body) } else { body.to_owned() })
+        try_ask(self.world, method, path, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
     pub fn json(&self, method: &str, path: &str, body: &Value) -> Value {
@@ -161,14 +148,34 @@ impl Drop for Agent<'_> {
     }
 }
 
-pub fn unchunked(body: &str) -> String {
+/// One request to the agent of this world, which may be killed meanwhile.
+pub fn try_ask(world: &World, method: &str, path: &str, body: &str) -> std::io::Result<(u16, String)> {
+    let mut stream = UnixStream::connect(socket(world))?;
+    stream.set_read_timeout(Some(seconds(60)))?;
+    let length = body.len();
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+    // At once: who is answered before all of its request was read may be cut off.
+    stream.write_all((head + body).as_bytes())?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    let broken = || std::io::Error::other(format!("broken off: {text:?}"));
+    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(broken)?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(broken)?;
+    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    Ok((status, if chunked { unchunked(body).ok_or_else(broken)? } else { body.to_owned() }))
+}
+
+/// The text of chunks, unless they are broken off.
+fn unchunked(body: &str) -> Option<String> {
     let (mut rest, mut text) = (body, String::new());
     while let Some((size, after)) = rest.split_once("\r\n") {
-        let size = usize::from_str_radix(size.trim(), 16).unwrap();
-        text += &after[..size];
-        rest = after[size..].trim_start_matches("\r\n");
+        let size = usize::from_str_radix(size.trim(), 16).ok()?;
+        text += after.get(..size)?;
+        rest = after.get(size..)?.trim_start_matches("\r\n");
     }
-    text
+    Some(text)
 }
 
 pub fn job(id: &str, kind: &str, script: &str, group: Value) -> Value {

@@ -12,7 +12,14 @@ pub fn binary(test: &str) -> Option<&'static Path> {
         let dir = tempfile::tempdir().unwrap();
         let binary = dir.path().join("driver");
         let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/csi");
-        let go = Command::new("go").args(["build", "-o"]).arg(&binary).arg(".").current_dir(module).output().unwrap();
+        let go = Command::new("go")
+            .args(["build", "-o"])
+            .arg(&binary)
+            .arg(".")
+            .current_dir(module)
+            .env("CGO_ENABLED", "0")
+            .output()
+            .unwrap();
         assert!(go.status.success(), "{}", String::from_utf8_lossy(&go.stderr));
         Some((dir, binary))
     });
