@@ -590,7 +590,7 @@ fn writer(place: &Place<'_>, id: &str, volumes: &[(&str, &str)], group: &str) {
 }
 
 fn service<'x>(id: &'x str, volumes: &'x [(&'x str, &'x str)]) -> Job<'x> {
-    Job { id, kind: "service", volumes, ..Job::default() }
+    Job { id, kind: "service", volumes, group: RETRIED, ..Job::default() }
 }
 
 fn once(place: &Place<'_>) {
@@ -732,7 +732,7 @@ fn per_alloc(place: &Place<'_>) {
 
 fn scaled(place: &Place<'_>) {
     for count in [3, 1] {
-        let group = format!("count = {count}\n {FAILS_AT_ONCE}");
+        let group = format!("count = {count}\n {RETRIED}");
         place.run(&Job { group: &group, ..service("web", &[("data", SHARED)]) });
         place.until("so many run", || {
             let runs = |alloc: &&Value| alloc["ClientStatus"] == "running" && alloc["DesiredStatus"] == "run";
