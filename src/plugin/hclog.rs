@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::time::SystemTime;
 
 use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
 use tracing_subscriber::layer::Context;
 
 /// Severity of a log line.
@@ -68,19 +69,13 @@ impl<W: Write> HclogLayer<W> {
     pub fn new(module: &str, least: Level, out: W) -> HclogLayer<W> {
         HclogLayer { module: module.to_owned(), least, out: Mutex::new(out) }
     }
-}
 
-impl<S, W> tracing_subscriber::Layer<S> for HclogLayer<W>
-where
-    S: tracing::Subscriber,
-    W: Write + 'static,
-{
-    fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
+    fn wants(&self, metadata: &tracing::Metadata<'_>) -> bool {
         // Log lines of libraries (h2, hyper) are of no use to an operator.
         metadata.target().starts_with(env!("CARGO_PKG_NAME")) && Level::from(metadata.level()) >= self.least
     }
 
-    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+    fn write(&self, event: &tracing::Event<'_>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
         let mut line = serde_json::Map::new();
@@ -100,6 +95,47 @@ where
             let _ = out.write_all(&bytes);
         }
     }
+}
+
+impl<S, W> tracing_subscriber::Layer<S> for HclogLayer<W>
+where
+    S: tracing::Subscriber,
+    W: Write + 'static,
+{
+    fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
+        self.wants(metadata)
+    }
+
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        self.write(event);
+    }
+}
+
+/// The layer as the only one of a process, without spans. A registry of spans would take 32 KiB of each executor.
+struct Alone<W>(HclogLayer<W>);
+
+impl<W: Write + Send + 'static> tracing::Subscriber for Alone<W> {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event() && self.0.wants(metadata)
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        self.0.write(event);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// Logs the events of this process as [`HclogLayer`] does. Does nothing if the program has set a subscriber before, which stays.
+pub(crate) fn start_logging(module: &str, least: Level, out: impl Write + Send + 'static) {
+    let _set_before = tracing::subscriber::set_global_default(Alone(HclogLayer::new(module, least, out)));
 }
 
 #[derive(Default)]
@@ -231,14 +267,19 @@ mod tests {
     /// A3: the three keys are strings (a number panics a Go host), six fraction digits, one line each.
     #[test]
     fn events_become_hclog_lines() {
-        let sink = Sink::default();
-        let layer = HclogLayer::new("executor", Level::Debug, sink.clone());
-        let subscriber = tracing_subscriber::registry().with(layer);
-        tracing::subscriber::with_default(subscriber, || {
+        let (sink, alone) = (Sink::default(), Sink::default());
+        let layer = |sink: &Sink| HclogLayer::new("executor", Level::Debug, sink.clone());
+        let events = || {
+            let _inside = tracing::info_span!("of no interest").entered();
             tracing::info!(pid = 7, user = "a\"b", "launched\nit");
+            tracing::info!(target: "h2", "a library's");
             tracing::trace!("below the level");
-        });
-        let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        };
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer(&sink)), events);
+        tracing::subscriber::with_default(Alone(layer(&alone)), events);
+        let text = |sink: &Sink| String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text(&sink).len(), text(&alone).len());
+        let text = text(&alone);
         assert_eq!(text.matches('\n').count(), 1, "{text}");
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["@level"], "info");

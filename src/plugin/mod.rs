@@ -20,6 +20,7 @@ pub use broker::Broker;
 pub use connection::{Address, Connection, Incoming};
 pub use error::HostError;
 pub use handshake::{COOKIE_KEY, COOKIE_VALUE, Handshake, HandshakeError, PROTOCOL_VERSION, Protocol};
+pub(crate) use hclog::start_logging;
 pub use hclog::{HclogLayer, HclogLine, Level};
 pub use host::{Client, Launch, Life, Program, Stdio, role_environment};
 pub use reattach::{Reattach, ReattachConfig};

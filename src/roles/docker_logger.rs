@@ -2,12 +2,10 @@
 
 use std::ffi::OsString;
 
-use tokio::runtime::Builder;
 use tonic::service::Routes;
-use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::driver::docker::logger::service::Service;
-use crate::plugin::{HclogLayer, Level, Server};
+use crate::plugin::{Level, Server, start_logging};
 use crate::spec::Role;
 use crate::sys;
 use crate::wire::docker_logger::docker_logger_server::DockerLoggerServer;
@@ -21,11 +19,9 @@ pub(super) fn run(args: &[OsString]) -> i32 {
         Ok(server) => server,
         Err(error) => return super::explain(Role::DockerLogger, &error.to_string()),
     };
-    let layer = HclogLayer::new(Role::DockerLogger.name(), Level::Trace, std::io::stderr());
-    // Fails only if a subscriber was set before, and no code runs before a role.
-    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer));
+    start_logging(Role::DockerLogger.name(), Level::Trace, std::io::stderr());
     sys::prctl::set_name(Role::DockerLogger.name());
-    let served = Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from).and_then(|runtime| {
+    let served = super::runtime().map_err(anyhow::Error::from).and_then(|runtime| {
         let routes = Routes::new(DockerLoggerServer::new(Service::default()));
         crate::sys::task::block_on(&runtime, server.serve(routes)).map_err(anyhow::Error::from)
     });

@@ -7,14 +7,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use tokio::runtime::Builder;
-use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::cgroup::CgroupFs;
 use crate::driver::{
     self, DockerDriver, Driver, ExecDriver, Host, JavaDriver, OnExecutor, Plan, RawExecDriver, Settings,
 };
-use crate::plugin::{HclogLayer, Level, Server};
+use crate::plugin::{Level, Server, start_logging};
 use crate::sys;
 use crate::sys::mutant;
 use crate::sys::owned::OwnDir;
@@ -62,11 +60,9 @@ pub fn serve_driver(make: impl FnOnce(Settings) -> Arc<dyn Driver>) -> i32 {
             return 1;
         }
     };
-    let subscriber = tracing_subscriber::registry().with(HclogLayer::new("agentbin", Level::Trace, std::io::stderr()));
     sys::prctl::set_name("agentbin-driver");
-    // Fails only if the program has already set one itself, which is then kept.
-    let _ = tracing::subscriber::set_global_default(subscriber);
-    let served = Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from).and_then(|runtime| {
+    start_logging("agentbin", Level::Trace, std::io::stderr());
+    let served = super::runtime().map_err(anyhow::Error::from).and_then(|runtime| {
         crate::sys::task::block_on(&runtime, async {
             let driver = make(settings()?);
             Ok(driver::serve(server, driver).await?)

@@ -11,11 +11,10 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use serde::Deserialize;
 use tokio::io::Interest;
 use tonic::service::Routes;
-use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::cgroup::CgroupFs;
 use crate::executor::{Compute, ExecutorService, Isolation, LocalExecutor};
-use crate::plugin::{HclogLayer, Level, ServeError, Server, Stop};
+use crate::plugin::{Level, ServeError, Server, Stop, start_logging};
 use crate::spec::json;
 use crate::spec::{HostIds, Role};
 use crate::sys;
@@ -78,7 +77,7 @@ pub(super) fn run(args: &[OsString]) -> i32 {
         Err(error) => return super::explain(Role::Executor, &error.to_string()),
     };
     let isolation = if config.fs_isolation { Isolation::Isolated } else { Isolation::Universal };
-    start_logging(&config, isolation, log);
+    log_to(&config, isolation, log);
     sys::prctl::set_name(Role::Executor.name());
     // Its memory holds data of tasks, and a core file may be in a directory that they can read. Not without root, as an undumpable
     // process could not write the id maps of its children then.
@@ -127,15 +126,13 @@ fn is_null_device(metadata: &std::fs::Metadata) -> bool {
     metadata.file_type().is_char_device() && metadata.rdev() == rustix::fs::makedev(1, 3)
 }
 
-fn start_logging(config: &ExecutorConfig, isolation: Isolation, log: File) {
+fn log_to(config: &ExecutorConfig, isolation: Isolation, log: File) {
     let module = match isolation {
         Isolation::Universal => "executor",
         Isolation::Isolated => "isolated_executor",
     };
     let least = Level::from_name(&config.log_level).unwrap_or(Level::Debug);
-    let subscriber = tracing_subscriber::registry().with(HclogLayer::new(module, least, log));
-    // Fails only if a subscriber was set before, and no code runs before a role.
-    let _ = tracing::subscriber::set_global_default(subscriber);
+    start_logging(module, least, log);
 }
 
 fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> anyhow::Result<()> {
@@ -160,7 +157,7 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
     if let Err(error) = ready {
         tracing::warn!(%error, "could not prepare the launch");
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = super::runtime()?;
     crate::sys::task::block_on(&runtime, async {
         let signals = Signals::catch(&[libc::SIGCHLD, libc::SIGTERM])?;
         crate::sys::task::spawn(hear(signals, server.stop_handle(), Arc::clone(&executor)));

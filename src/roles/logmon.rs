@@ -3,13 +3,11 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use tokio::runtime::Builder;
 use tonic::service::Routes;
-use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::logs::logmon::LogMon;
 use crate::logs::service::Service;
-use crate::plugin::{HclogLayer, Level, Server};
+use crate::plugin::{Level, Server, start_logging};
 use crate::spec::Role;
 use crate::sys;
 use crate::wire::logmon::log_mon_server::LogMonServer;
@@ -23,11 +21,9 @@ pub(super) fn run(args: &[OsString]) -> i32 {
         Ok(server) => server,
         Err(error) => return super::explain(Role::Logmon, &error.to_string()),
     };
-    let subscriber = tracing_subscriber::registry().with(HclogLayer::new("logmon", Level::Trace, std::io::stderr()));
-    // Fails only if a subscriber was set before, and no code runs before a role.
-    let _ = tracing::subscriber::set_global_default(subscriber);
+    start_logging("logmon", Level::Trace, std::io::stderr());
     sys::prctl::set_name(Role::Logmon.name());
-    let served = Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from).and_then(|runtime| {
+    let served = super::runtime().map_err(anyhow::Error::from).and_then(|runtime| {
         let routes = Routes::new(LogMonServer::new(Service(journals().map_or_else(LogMon::default, LogMon::new))));
         crate::sys::task::block_on(&runtime, server.serve(routes)).map_err(anyhow::Error::from)
     });

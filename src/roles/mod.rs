@@ -11,7 +11,10 @@ mod network_keeper;
 mod subordinate;
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::Path;
+
+use tokio::runtime::{Builder, Runtime};
 
 pub use driver::{driver_main, serve_driver};
 
@@ -20,6 +23,9 @@ use crate::sys;
 
 /// Exit status of a program that cannot do its work.
 const CANNOT: i32 = 125;
+
+/// Most events that a role takes from the kernel at a time. The 1024 that are usual would be 12 KiB of each executor's memory.
+const EVENTS: usize = 64;
 
 /// The function of a role: takes the arguments after the role's name, returns the exit status.
 type Run = fn(&[OsString]) -> i32;
@@ -36,6 +42,11 @@ const fn table(role: Role) -> Run {
         Role::NetworkKeeper => network_keeper::run,
         Role::ArtifactFetcher => artifact_fetcher::run,
     }
+}
+
+/// The runtime of a role that serves.
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().max_io_events_per_tick(EVENTS).build()
 }
 
 /// The `agentbin` program: a role or a driver plugin if this process was started as one, else the command line. Never returns.
