@@ -7,14 +7,13 @@ use std::time::SystemTime;
 
 use tokio::sync::broadcast;
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::Layer;
-use tracing_subscriber::layer::{Context, SubscriberExt as _};
+use tracing::{Event, Level};
 
 use crate::agent::api::LogLine;
+use crate::plugin::{Listener, listen};
 use crate::spec::escaped_lines;
 
-/// A layer that writes each event of this program as one line.
+/// Writes each event of this program as one line.
 struct Lines {
     /// For clients that follow the log over the API.
     followed: broadcast::Sender<LogLine>,
@@ -23,13 +22,13 @@ struct Lines {
 /// How many lines are buffered for a slow follower, which loses the oldest ones.
 const FOLLOWED: usize = 256;
 
-impl<S: Subscriber> Layer<S> for Lines {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
+impl Listener for Lines {
+    fn wants(&self, metadata: &tracing::Metadata<'_>) -> bool {
         // Messages of libraries are not meant for operators.
         *metadata.level() <= least() && metadata.target().starts_with(env!("CARGO_PKG_NAME"))
     }
 
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+    fn hear(&self, event: &Event<'_>) {
         let mut said = Said::default();
         event.record(&mut said);
         let time = humantime::format_rfc3339_millis(SystemTime::now());
@@ -102,8 +101,6 @@ pub(super) fn set(least: Least) {
 pub(super) fn start(least: Option<Least>) -> broadcast::Sender<LogLine> {
     LEAST.store(least.unwrap_or(Least::Info) as u8, Ordering::Relaxed);
     let (followed, _) = broadcast::channel(FOLLOWED);
-    let lines = tracing_subscriber::registry().with(Lines { followed: followed.clone() });
-    // A subscriber already exists only if another program embeds this one.
-    let _ = tracing::subscriber::set_global_default(lines);
+    listen(Lines { followed: followed.clone() });
     followed
 }

@@ -6,8 +6,9 @@ use std::sync::Mutex;
 use std::time::SystemTime;
 
 use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
 use tracing_subscriber::layer::Context;
+
+use super::events::{Listener, listen};
 
 /// Severity of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,13 +70,15 @@ impl<W: Write> HclogLayer<W> {
     pub fn new(module: &str, least: Level, out: W) -> HclogLayer<W> {
         HclogLayer { module: module.to_owned(), least, out: Mutex::new(out) }
     }
+}
 
+impl<W: Write + Send + 'static> Listener for HclogLayer<W> {
     fn wants(&self, metadata: &tracing::Metadata<'_>) -> bool {
         // Log lines of libraries (h2, hyper) are of no use to an operator.
         metadata.target().starts_with(env!("CARGO_PKG_NAME")) && Level::from(metadata.level()) >= self.least
     }
 
-    fn write(&self, event: &tracing::Event<'_>) {
+    fn hear(&self, event: &tracing::Event<'_>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
         let mut line = serde_json::Map::new();
@@ -100,42 +103,20 @@ impl<W: Write> HclogLayer<W> {
 impl<S, W> tracing_subscriber::Layer<S> for HclogLayer<W>
 where
     S: tracing::Subscriber,
-    W: Write + 'static,
+    W: Write + Send + 'static,
 {
     fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
         self.wants(metadata)
     }
 
     fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
-        self.write(event);
+        self.hear(event);
     }
 }
 
-/// The layer as the only one of a process, without spans. A registry of spans would take 32 KiB of each executor.
-struct Alone<W>(HclogLayer<W>);
-
-impl<W: Write + Send + 'static> tracing::Subscriber for Alone<W> {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.is_event() && self.0.wants(metadata)
-    }
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        self.0.write(event);
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-/// Logs the events of this process as [`HclogLayer`] does. Does nothing if the program has set a subscriber before, which stays.
+/// Logs the events of this process as [`HclogLayer`] does, unless the program has set a subscriber before.
 pub(crate) fn start_logging(module: &str, least: Level, out: impl Write + Send + 'static) {
-    let _set_before = tracing::subscriber::set_global_default(Alone(HclogLayer::new(module, least, out)));
+    listen(HclogLayer::new(module, least, out));
 }
 
 #[derive(Default)]
@@ -249,6 +230,7 @@ mod tests {
 
     use tracing_subscriber::layer::SubscriberExt as _;
 
+    use super::super::events;
     use super::*;
 
     #[derive(Clone, Default)]
@@ -269,14 +251,14 @@ mod tests {
     fn events_become_hclog_lines() {
         let (sink, alone) = (Sink::default(), Sink::default());
         let layer = |sink: &Sink| HclogLayer::new("executor", Level::Debug, sink.clone());
-        let events = || {
+        let said = || {
             let _inside = tracing::info_span!("of no interest").entered();
             tracing::info!(pid = 7, user = "a\"b", "launched\nit");
             tracing::info!(target: "h2", "a library's");
             tracing::trace!("below the level");
         };
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer(&sink)), events);
-        tracing::subscriber::with_default(Alone(layer(&alone)), events);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer(&sink)), said);
+        tracing::subscriber::with_default(events::Subscriber(Box::new(layer(&alone))), said);
         let text = |sink: &Sink| String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
         assert_eq!(text(&sink).len(), text(&alone).len());
         let text = text(&alone);

@@ -9,6 +9,7 @@
 mod broker;
 mod connection;
 mod error;
+mod events;
 mod handshake;
 mod hclog;
 mod host;
@@ -19,6 +20,7 @@ mod tls;
 pub use broker::Broker;
 pub use connection::{Address, Connection, Incoming};
 pub use error::HostError;
+pub(crate) use events::{Listener, listen};
 pub use handshake::{COOKIE_KEY, COOKIE_VALUE, Handshake, HandshakeError, PROTOCOL_VERSION, Protocol};
 pub(crate) use hclog::start_logging;
 pub use hclog::{HclogLayer, HclogLine, Level};
