@@ -171,7 +171,8 @@ fn apart() -> World {
     let world = World::new();
     let data = world.data_dir();
     std::fs::create_dir(&data).unwrap();
-    mount(Some("data"), &data, Some("tmpfs"), MsFlags::empty(), Some("mode=0711,size=256m")).unwrap();
+    // Its files are seen from outside, too: others would take its sockets for those of a directory that is gone.
+    mount(Some(&data), &data, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
     mount(None::<&str>, &data, None::<&str>, MsFlags::MS_SHARED, None::<&str>).unwrap();
     world
 }

@@ -139,8 +139,15 @@ pub fn plugin_text(kind: Kind, dir: &Path, programs: &Path) -> String {
             ("exec", volumes.to_owned(), task, config)
         }
         Kind::Docker => {
+            // An engine that lacks a capability cannot start privileged containers.
+            let has_all = caps::has_cap(None, caps::CapSet::Effective, caps::Capability::CAP_SYS_RESOURCE).unwrap();
+            let rights = if has_all {
+                "privileged = true"
+            } else {
+                "cap_add = [\"sys_admin\"]\n security_opt = [\"seccomp=unconfined\", \"apparmor=unconfined\"]"
+            };
             let config = format!(
-                "image = \"{IMAGE}\"\n network_mode = \"none\"\n privileged = true\n command = \"/programs/driver\"\n \
+                "image = \"{IMAGE}\"\n network_mode = \"none\"\n {rights}\n command = \"/programs/driver\"\n \
                  volumes = [\"{programs}:/programs:ro\", \"{dir}:/driver\"]\n {}",
                 args("/driver")
             );
@@ -163,7 +170,7 @@ impl<'a> Place<'a> {
         world::copy_program(binary, &programs.join("driver"));
         let docker = engine.map(|engine| {
             format!(
-                "plugin \"docker\" {{\n config {{\n endpoint = \"{}\"\n allow_privileged = true\n \
+                "plugin \"docker\" {{\n config {{\n endpoint = \"{}\"\n allow_privileged = true\n allow_caps = [\"all\"]\n \
                  volumes {{\n enabled = true\n }}\n }}\n}}\n",
                 engine.endpoint()
             )
@@ -171,7 +178,7 @@ impl<'a> Place<'a> {
         let config = format!(
             "client {{\n host_volume \"programs\" {{\n path = \"{}\"\n read_only = true\n }}\n \
              host_volume \"driver\" {{\n path = \"{}\"\n }}\n}}\n\
-             plugin \"exec\" {{\n config {{\n allow_caps = [\"sys_admin\", \"dac_override\"]\n }}\n}}\n{}",
+             plugin \"exec\" {{\n config {{\n allow_caps = [\"all\"]\n }}\n}}\n{}",
             programs.display(),
             dir.display(),
             docker.unwrap_or_default(),
@@ -270,7 +277,23 @@ impl<'a> Place<'a> {
             try_ask(&self.driver.world, "GET", "/v1/allocations?task_states=true", "").unwrap_or_default();
         let calls: Vec<String> = self.driver.entries().iter().map(Value::to_string).collect();
         let tail: Vec<&str> = tail.into_iter().rev().collect();
-        format!("{}\n{}\n{allocs}\nleft: {:?}", tail.join("\n"), calls.join("\n"), self.driver.left())
+        let mut said = String::new();
+        for alloc in serde_json::from_str::<Vec<Value>>(&allocs).unwrap_or_default() {
+            for task in alloc["TaskStates"].as_object().into_iter().flat_map(|tasks| tasks.keys()) {
+                for kind in ["stdout", "stderr"] {
+                    let text = self.log_of(&id_of(&alloc), task, kind);
+                    let end: Vec<&str> = text.lines().rev().take(10).collect();
+                    said += &format!("{} {task} {kind}: {end:?}\n", alloc["Name"]);
+                }
+            }
+        }
+        format!(
+            "{}\n{}\n{allocs}\n{said}left: {:?}\nmounts: {:?}",
+            tail.join("\n"),
+            calls.join("\n"),
+            self.driver.left(),
+            self.mount_points()
+        )
     }
 
     pub fn run_text(&self, text: &str) {
@@ -301,7 +324,11 @@ impl<'a> Place<'a> {
     }
 
     pub fn output(&self, alloc: &str, task: &str) -> String {
-        let path = format!("/v1/client/fs/logs/{alloc}?task={task}&type=stdout&plain=true&follow=false");
+        self.log_of(alloc, task, "stdout")
+    }
+
+    fn log_of(&self, alloc: &str, task: &str, kind: &str) -> String {
+        let path = format!("/v1/client/fs/logs/{alloc}?task={task}&type={kind}&plain=true&follow=false");
         match try_ask(&self.driver.world, "GET", &path, "") {
             Ok((200, text)) => text,
             _ => String::new(),
@@ -340,12 +367,16 @@ impl<'a> Place<'a> {
         });
     }
 
-    /// The mount points of this world, as this thread sees them.
+    /// The mount points of this world, as this thread sees them; those of one allocation look like another's.
     pub fn mount_points(&self) -> Vec<String> {
         let text = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
         let dir = self.driver.world.data_dir().display().to_string();
-        let places = text.lines().filter_map(|line| line.split(' ').nth(4));
-        let mut found: Vec<String> = places.filter(|place| place.starts_with(&dir)).map(str::to_owned).collect();
+        let places = text.lines().filter_map(|line| line.split(' ').nth(4)).filter(|place| place.starts_with(&dir));
+        let is_alloc = |part: &&str| part.len() == 36 && part.matches('-').count() == 4;
+        let plain = |place: &str| {
+            place.split('/').map(|part| if is_alloc(&part) { "ALLOC" } else { part }).collect::<Vec<_>>().join("/")
+        };
+        let mut found: Vec<String> = places.map(plain).collect();
         found.sort();
         found
     }
@@ -394,7 +425,9 @@ impl<'a> Place<'a> {
         self.until("nothing of a volume's use is left", || self.driver.left().is_empty().then_some(()));
         assert_eq!(loops_of(self.driver.dir.path()), Vec::<String>::new());
         self.insist("PUT", "/v1/system/gc", &Value::Null);
-        self.until("mounts are as before", || (self.mount_points() == self.quiet).then_some(()));
+        self.until(&format!("mounts are as before: {:?}", self.quiet), || {
+            (self.mount_points() == self.quiet).then_some(())
+        });
     }
 
     /// What tasks have said to be on a volume is there.

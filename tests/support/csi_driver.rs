@@ -117,7 +117,7 @@ impl Driver {
             let entries = std::fs::read_dir(self.world.data_dir().join(name)).into_iter().flatten().flatten();
             left.extend(entries.map(|entry| entry.path().display().to_string()));
         }
-        for entry in std::fs::read_dir(self.path("state/volumes")).unwrap().flatten() {
+        for entry in std::fs::read_dir(self.path("state/volumes")).into_iter().flatten().flatten() {
             let volume: Value = serde_json::from_slice(&std::fs::read(entry.path()).unwrap()).unwrap();
             for used in ["Attached", "Staged", "Published"] {
                 if volume.get(used).is_some_and(|used| used.as_object().is_some_and(|all| !all.is_empty())) {
