@@ -266,6 +266,35 @@ fn f7_plugins_end_last() {
     cluster.agent.take().unwrap().wind_up();
 }
 
+/// An allocation ends while its plugin does not run: its volume is released when the plugin is back, without a command.
+#[test]
+fn f7_a_volume_is_released_when_its_plugin_is_back() {
+    need_root!();
+    let test = "f7_a_volume_is_released_when_its_plugin_is_back";
+    let Some(binary) = binary(test) else { return };
+    let driver = of_a_job(World::new());
+    let Some(mut cluster) = Cluster::start(test, &driver, binary, ", \"--attach\"") else { return };
+    let file = cluster.file("data.hcl", &volume_file("data", "1MiB", SINGLE, ""));
+    cluster.run(&["volume", "create", &file]);
+    cluster.run_job("one.hcl", &holder("one", SINGLE, "true"));
+    cluster.agent().alloc("one", "running", "");
+    cluster.run(&["job", "stop", "-detach", "plugin"]);
+    cluster.until("the plugin is gone", &["plugin", "status"], "No CSI plugins");
+    cluster.run(&["job", "stop", "-detach", "one"]);
+    cluster.agent().alloc("one", "complete", "");
+    assert_ne!(driver.mounts(), Vec::<String>::new(), "nobody can unmount it");
+    assert_eq!(driver.calls().len(), 3);
+    let plugin = driver.world.path("plugin.hcl");
+    cluster.run(&["job", "run", "-detach", plugin.to_str().unwrap()]);
+    cluster.agent().until("the volume is released", || driver.left().is_empty().then_some(()));
+    assert_eq!(driver.calls()[3..], ["NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume"]);
+    cluster.until("nobody uses it", &["volume", "status", "-type", "csi", "data"], "Access Mode          = <none>");
+    cluster.run(&["volume", "delete", "data"]);
+    cluster.run(&["job", "stop", "-detach", "plugin"]);
+    cluster.until("the plugin is gone", &["plugin", "status"], "No CSI plugins");
+    cluster.agent.take().unwrap().wind_up();
+}
+
 #[test]
 fn f7_the_file_system_of_a_volume_grows_below_its_task() {
     need_root!();

@@ -57,9 +57,16 @@ impl Hook<Place> for CsiHook {
             return Vec::new();
         }
         let errors = release(place, Stop::Now).await;
-        place.recorded_is_left |= !errors.is_empty();
+        place.volumes_are_left = !errors.is_empty();
         errors
     }
+}
+
+/// Retries the release of volumes that could not be released.
+pub(super) async fn release_again(place: &mut Place) -> Vec<CleanupError> {
+    let errors = release(place, Stop::Now).await;
+    place.volumes_are_left = !errors.is_empty();
+    errors
 }
 
 impl CsiHook {
@@ -70,7 +77,7 @@ impl CsiHook {
             if !keeps {
                 // The record tells the clean-up what may be left of them.
                 let errors = release(place, Stop::Gracefully).await;
-                place.recorded_is_left |= !errors.is_empty();
+                place.volumes_are_left = !errors.is_empty();
                 place.untold.extend(errors);
                 place.csi = HostVolumes::default();
             }

@@ -123,6 +123,8 @@ pub(super) struct Place {
     pub(super) csi: HostVolumes,
     /// Something that only the record can identify could not be removed.
     pub(super) recorded_is_left: bool,
+    /// A CSI volume could not be released; that can be retried.
+    pub(super) volumes_are_left: bool,
     /// Errors from undoing a step that failed.
     pub(super) untold: Vec<CleanupError>,
     /// Keeps the mount of its directory from being unmounted.
@@ -138,6 +140,11 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// Whether the record is still needed, for the next clean-up.
+    pub(super) const fn is_anything_left(&self) -> bool {
+        self.recorded_is_left || self.volumes_are_left
+    }
+
     pub(super) fn group(&self) -> &Group {
         &self.job.groups[self.group]
     }

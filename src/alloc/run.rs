@@ -99,6 +99,7 @@ impl Alloc {
             given_csi: BTreeMap::new(),
             csi: HostVolumes::default(),
             recorded_is_left: false,
+            volumes_are_left: false,
             untold: Vec::new(),
             hold: None,
             payload: Arc::default(),
@@ -350,7 +351,22 @@ impl Alloc {
     /// record stay until [`Alloc::destroy`].
     pub async fn finish(&mut self) -> Vec<CleanupError> {
         let mut errors = self.steps.0.undo_after(AllocDirHook.name(), &mut self.place).await;
-        if !self.place.recorded_is_left {
+        if !self.place.is_anything_left() {
+            errors.extend(release(&self.place).await);
+        }
+        errors
+    }
+
+    /// Whether [`Alloc::finish`] could not release all of its CSI volumes.
+    #[must_use]
+    pub const fn has_volumes_left(&self) -> bool {
+        self.place.volumes_are_left
+    }
+
+    /// Retries the release of CSI volumes; what else depended on that follows. Returns what is still left.
+    pub async fn release_again(&mut self) -> Vec<CleanupError> {
+        let mut errors = super::csi::release_again(&mut self.place).await;
+        if !self.place.is_anything_left() {
             errors.extend(release(&self.place).await);
         }
         errors

@@ -100,7 +100,7 @@ impl Hook<Place> for RecordHook {
 
     async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
         // The next clean-up finds by the record what is left.
-        if place.recorded_is_left || place.dir.path().exists() {
+        if place.is_anything_left() || place.dir.path().exists() {
             return std::mem::take(&mut place.untold);
         }
         let error = |e: RecordError| CleanupError {
@@ -242,7 +242,7 @@ impl Hook<Place> for NetworkHook {
     async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
         place.ports.clear();
         // A process may still listen there, or a mapping may remain: this process keeps the ports until it ends.
-        if place.recorded_is_left { Vec::new() } else { release(place).await }
+        if place.is_anything_left() { Vec::new() } else { release(place).await }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Faults at every step of the agent's CSI volumes (F7): the plugin's process, its task, an executor or the agent is killed there,
 //! or an answer is lost, in each of the ways in which jobs use volumes. Afterwards nothing of any use is left, and no data is lost.
-//! The default is a slice whose seed is printed; `AGENTBIN_FULL=1` has every point.
+//! The default is a slice whose seed is printed; `AGENTBIN_FULL=1` has more than a thousand points.
 
 #[path = "../support/agent.rs"]
 mod agent;
@@ -130,8 +130,12 @@ impl Place<'_> {
     }
 }
 
-/// So many points, or all of them.
-fn sweep(test: &str, place: Place<'_>, count: usize) {
+/// How many points are drawn: with full counts more than a thousand for the three kinds of plugins, else a few.
+const FULL: usize = 400;
+const SLICE: usize = 5;
+
+/// Draws points, and goes through them.
+fn sweep(test: &str, place: Place<'_>) {
     let mut points = Vec::new();
     for (name, way) in WAYS {
         for step in STEPS {
@@ -141,7 +145,7 @@ fn sweep(test: &str, place: Place<'_>, count: usize) {
         }
     }
     let mut random = Random::new(test);
-    let count = if std::env::var_os("AGENTBIN_FULL").is_some() { points.len() } else { count };
+    let count = if std::env::var_os("AGENTBIN_FULL").is_some() { FULL } else { SLICE };
     let drawn = random.draw(points, count);
     for (number, (name, way, step, act)) in drawn.into_iter().enumerate() {
         place.point(name, way, step, act);
@@ -161,7 +165,7 @@ fn f7_faults_at_every_step_with_a_plugin_of_raw_exec() {
     let test = "f7_faults_at_every_step_with_a_plugin_of_raw_exec";
     let Some(binary) = binary(test) else { return };
     let driver = of_a_job(World::new());
-    sweep(test, Place::start(&driver, Kind::RawExec, binary, None), 5);
+    sweep(test, Place::start(&driver, Kind::RawExec, binary, None));
 }
 
 /// A data directory on a shared mount, in a mount namespace of this thread and of what it starts.
@@ -183,7 +187,7 @@ fn f7_faults_at_every_step_with_a_plugin_of_exec() {
     let test = "f7_faults_at_every_step_with_a_plugin_of_exec";
     let Some(binary) = binary(test) else { return };
     let driver = of_a_job(apart());
-    sweep(test, Place::start(&driver, Kind::Exec, binary, None), 5);
+    sweep(test, Place::start(&driver, Kind::Exec, binary, None));
     umount2(&driver.world.data_dir(), MntFlags::MNT_DETACH).unwrap();
 }
 
@@ -201,6 +205,6 @@ fn f3_f7_faults_at_every_step_with_a_plugin_in_a_container() {
             return;
         }
     };
-    sweep(test, Place::start(&driver, Kind::Docker, binary, Some(&engine)), 5);
+    sweep(test, Place::start(&driver, Kind::Docker, binary, Some(&engine)));
     umount2(&driver.world.data_dir(), MntFlags::MNT_DETACH).unwrap();
 }

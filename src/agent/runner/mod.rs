@@ -13,7 +13,7 @@ mod told;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 
@@ -33,6 +33,10 @@ use crate::executor::{ExecRequests, ExecResponses};
 use crate::logs::ship::Stream;
 use crate::spec::{AllocId, Job, Signal, TaskStats};
 use crate::sys::lock::lock;
+
+/// The first and the longest pause before CSI volumes that could not be released are released again.
+const FIRST_RELEASE: Duration = Duration::from_millis(500);
+const LAST_RELEASE: Duration = Duration::from_secs(30);
 
 /// The allocations of this machine.
 pub struct Runner {
@@ -110,7 +114,7 @@ impl Runner {
     }
 
     /// Returns when the tasks of all started allocations have been recovered or started, or after this time.
-    pub async fn settled(&self, patience: std::time::Duration) {
+    pub async fn settled(&self, patience: Duration) {
         let controls: Vec<Arc<Control>> = lock(&self.allocs).values().map(|entry| Arc::clone(&entry.control)).collect();
         let all = async {
             for control in controls {
@@ -223,15 +227,20 @@ impl Runner {
         }
     }
 
-    /// Called when the task of an allocation panicked: its processes must not continue unsupervised.
-    async fn broke_down(&self, control: &Control, why: &str) {
-        let id = control.id().to_string();
-        tracing::error!(alloc = id, why, "looking after an allocation broke down");
+    /// Removes everything that the records of an allocation list.
+    async fn clean_all_of(&self, id: &str) {
         for record in self.machine.records.owned_by_agent().into_iter().flatten().flatten() {
             if record.alloc_id == id {
                 self.clean(record).await;
             }
         }
+    }
+
+    /// Called when the task of an allocation panicked: its processes must not continue unsupervised.
+    async fn broke_down(&self, control: &Control, why: &str) {
+        let id = control.id().to_string();
+        tracing::error!(alloc = id, why, "looking after an allocation broke down");
+        self.clean_all_of(&id).await;
         self.forget(control.id());
         self.report(told::unstarted(control, Some(why))).await;
     }
@@ -307,13 +316,37 @@ async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, m
             runner.report(told::unstarted(&control, (!stopped).then(|| chain(&error)).as_deref())).await;
         }
     }
+    let was_left = alloc.has_volumes_left();
     tokio::select! {
         // The sender lives in the entry, which only this function removes.
-        _ = destroy.wait_for(|wanted| *wanted) => {}
+        _ = async {
+            release_volumes(&mut alloc, runner).await;
+            destroy.wait_for(|wanted| *wanted).await
+        } => {}
         _ = leaving.wait_for(|leaving| *leaving) => return,
     }
     warn_of(&id, &alloc.destroy().await);
+    if was_left {
+        // What was undone before its volumes were released has kept its record.
+        runner.clean_all_of(&id).await;
+    }
     runner.forget(control.id());
+}
+
+/// Retries the release of the CSI volumes of an allocation that has ended, until it succeeds: at once when a plugin is registered.
+async fn release_volumes(alloc: &mut Alloc, runner: &Runner) {
+    let mut changes = runner.machine.csi.plugins.changes();
+    let mut pause = FIRST_RELEASE;
+    while alloc.has_volumes_left() {
+        tokio::select! {
+            // The sender lives as long as the runner's machine.
+            _ = changes.changed() => {}
+            () = tokio::time::sleep(pause) => pause = (pause * 2).min(LAST_RELEASE),
+        }
+        if alloc.release_again().await.is_empty() {
+            tracing::info!(alloc = %alloc.id(), "its CSI volumes are released");
+        }
+    }
 }
 
 /// The time until which it may run.
