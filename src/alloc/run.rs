@@ -359,12 +359,12 @@ impl Alloc {
 
     /// Whether [`Alloc::finish`] could not release all of its CSI volumes.
     #[must_use]
-    pub const fn has_volumes_left(&self) -> bool {
+    pub(crate) const fn has_volumes_left(&self) -> bool {
         self.place.volumes_are_left
     }
 
     /// Retries the release of CSI volumes; what else depended on that follows. Returns what is still left.
-    pub async fn release_again(&mut self) -> Vec<CleanupError> {
+    pub(crate) async fn release_again(&mut self) -> Vec<CleanupError> {
         let mut errors = super::csi::release_again(&mut self.place).await;
         if !self.place.is_anything_left() {
             errors.extend(release(&self.place).await);

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::manager::{Ledger, Locked, Recorded};
 use super::node::{VolumeId, safe};
 use super::usage::VolumeUse;
-use crate::store::write_atomically;
+use crate::store::{UNFINISHED, write_atomically};
 use crate::sys::owned::OwnDir;
 use crate::sys::time::boot_id;
 
@@ -52,8 +52,22 @@ impl Drop for Held {
         // Removed while it is held: whoever has opened it meanwhile finds that it is gone, and opens another one.
         let at = |name: &str| rustix::fs::statat(&*self.dir, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
         if matches!(at(&self.name), Err(Errno::NOENT)) {
+            remove_unfinished(&self.dir, &self.name);
             // If it stays, the next user of the volume removes it.
             let _ = rustix::fs::unlinkat(&*self.dir, lock_of(&self.name), rustix::fs::AtFlags::empty());
+        }
+    }
+}
+
+/// Removes what processes that were killed in the middle of writing a record have left; for who has its lock.
+fn remove_unfinished(dir: &OwnDir, name: &str) {
+    for entry in rustix::fs::Dir::read_from(dir).into_iter().flatten().flatten() {
+        let of_record = |found: &str| {
+            found.strip_prefix(name).is_some_and(|rest| rest.starts_with('.') && rest.ends_with(UNFINISHED))
+        };
+        if entry.file_name().to_str().is_ok_and(of_record) {
+            // If it stays, the next user of the volume removes it.
+            let _ = rustix::fs::unlinkat(dir, entry.file_name(), rustix::fs::AtFlags::empty());
         }
     }
 }
@@ -186,8 +200,15 @@ mod tests {
         let waiting = std::thread::spawn(move || other.lock(&id, true).unwrap().unwrap().volume);
         let id = VolumeId { namespace: "default".to_owned(), id: "v".to_owned() };
         one.save(&id, &VolumeUse::default()).unwrap();
+        // A process was killed in the middle of writing a record; another volume's is not touched.
+        let unfinished = |id: &VolumeId| dir.path().join("p").join(format!("{}.4711{UNFINISHED}", Files::name(id)));
+        for id in [&id, &another] {
+            std::fs::write(unfinished(id), "{").unwrap();
+        }
         drop(held);
         assert!(waiting.join().unwrap().is_empty());
+        assert!(!unfinished(&id).exists());
+        std::fs::remove_file(unfinished(&another)).unwrap();
         assert_eq!(std::fs::read_dir(dir.path().join("p")).unwrap().count(), 0);
     }
 

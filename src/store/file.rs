@@ -55,13 +55,16 @@ impl DirLock {
     }
 }
 
+/// What the names of files end with that [`write_atomically`] has not renamed yet, or never will.
+pub(crate) const UNFINISHED: &str = ".new";
+
 /// Writes a file of mode 0600 atomically: readers find either the old content or all of the new one, also after a loss of
 /// power.
 ///
 /// # Errors
 /// The errors of `open(2)`, `write(2)`, `fsync(2)` and `rename(2)`.
 pub fn write_atomically(dir: &OwnDir, name: &str, content: &[u8]) -> io::Result<()> {
-    let temporary = format!("{name}.{}.new", std::process::id());
+    let temporary = format!("{name}.{}{UNFINISHED}", std::process::id());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::openat(dir, &temporary, flags, Mode::RUSR | Mode::WUSR)?);
     let written = file

@@ -29,6 +29,7 @@ pub use bulk::Bulk;
 pub use database::{Schema, Upgrade};
 pub use draft::Draft;
 pub use error::StoreError;
+pub(crate) use file::UNFINISHED;
 pub use file::{DirLock, read_or_make, write_atomically};
 pub use redb::StorageBackend;
 pub use source::{Page, Snapshot, Source, TableName};

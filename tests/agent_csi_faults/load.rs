@@ -68,7 +68,7 @@ fn f7_fifty_allocations_keep_their_volume() {
     assert_eq!(calls.map(count), [1, 50, 50, 1]);
 }
 
-/// The programs of a PostgreSQL server, as Debian has them.
+/// The programs of a database server, as Debian has them.
 fn postgres() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
     let mut found: Vec<PathBuf> = versions.map(|entry| entry.path().join("bin")).collect();

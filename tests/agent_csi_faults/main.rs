@@ -27,7 +27,7 @@ use csi_driver::{binary, of_a_job};
 use engine::TestEngine;
 use place::{Kind, Place, nap};
 use random::Random;
-use ways::WAYS;
+use ways::{WAYS, Way};
 use world::{World, need_root};
 
 /// Every step of a volume's life that the driver tells.
@@ -88,7 +88,7 @@ impl Place<'_> {
     }
 
     /// Goes one way with one fault at a step of it.
-    fn point(&self, name: &str, way: fn(&Place<'_>), (call, step): (&str, &str), act: Act) {
+    fn point(&self, name: &str, way: Way, (call, step): (&str, &str), act: Act) {
         let told = format!("{act:?} at {step} of {call}, {name}");
         let calls = std::fs::File::options().write(true).open(self.driver.path("calls")).unwrap();
         calls.set_len(0).unwrap();

@@ -80,12 +80,14 @@ impl Job<'_> {
         let (mut volumes, mut mounts) = (String::new(), String::new());
         for (number, (source, access)) in self.volumes.iter().enumerate() {
             let at = if number == 0 { "/data".to_owned() } else { format!("/data{number}") };
-            volumes += &format!(
+            let volume = format!(
                 "volume \"v{number}\" {{\n type = \"csi\"\n source = \"{source}\"\n access_mode = \"{access}\"\n \
                  attachment_mode = \"file-system\"\n {}\n }}\n",
                 self.volume
             );
-            mounts += &format!("volume_mount {{\n volume = \"v{number}\"\n destination = \"{at}\"\n }}\n");
+            let mount = format!("volume_mount {{\n volume = \"v{number}\"\n destination = \"{at}\"\n }}\n");
+            volumes.push_str(&volume);
+            mounts.push_str(&mount);
         }
         let task = |name: &&str| {
             format!(
@@ -283,7 +285,8 @@ impl<'a> Place<'a> {
                 for kind in ["stdout", "stderr"] {
                     let text = self.log_of(&id_of(&alloc), task, kind);
                     let end: Vec<&str> = text.lines().rev().take(10).collect();
-                    said += &format!("{} {task} {kind}: {end:?}\n", alloc["Name"]);
+                    let told = format!("{} {task} {kind}: {end:?}\n", alloc["Name"]);
+                    said.push_str(&told);
                 }
             }
         }

@@ -7,8 +7,11 @@ use crate::agent::try_ask;
 use crate::csi_driver::{SHARED, SINGLE};
 use crate::place::{HOLD, Job, Place, RETRIED, is_over, writes, writes_at};
 
+/// Uses volumes in some way.
+pub type Way = fn(&Place<'_>);
+
 /// The ways in which jobs use volumes; each begins and ends without any use.
-pub const WAYS: [(&str, fn(&Place<'_>)); 20] = [
+pub const WAYS: [(&str, Way); 20] = [
     ("a batch job", once),
     ("a batch job beside a service", beside),
     ("a service that is stopped", stopped),
