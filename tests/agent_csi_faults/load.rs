@@ -33,7 +33,7 @@ fn f7_fifty_allocations_keep_their_volume() {
     let place = Place::start(&driver, Kind::RawExec, binary, None);
     let script = "trap 'exit 0' INT TERM; echo here > /data/here; echo up; \
                   while :; do [ -e /data/here ] || echo LOST; sleep 1 & wait $!; done";
-    let group = format!("count = 50\n ephemeral_disk {{\n size = 10\n }}\n {RETRIED}");
+    let group = format!("count = 50\n ephemeral_disk {{\n size = 110\n }}\n {RETRIED}");
     let volumes = [("data", SHARED)];
     place.run(&Job { id: "many", kind: "service", volumes: &volumes, group: &group, script, ..Job::default() });
     let running = || {
