@@ -143,23 +143,9 @@ fn shells(world: &World) -> BTreeSet<i32> {
     found
 }
 
-/// The executors of this world, by the task whose log they write.
+/// The executors of this world, by their tasks.
 fn executors(world: &World) -> BTreeMap<String, i32> {
-    let mut found = BTreeMap::new();
-    let alloc = world.data_dir().join("alloc");
-    for process in procfs::process::all_processes().unwrap().flatten() {
-        let Ok(words) = process.cmdline() else { continue };
-        let [_, role, json] = &words[..] else { continue };
-        let Some(log) = (role == "executor").then(|| serde_json::from_str::<Json>(json).ok()).flatten() else {
-            continue;
-        };
-        let log = PathBuf::from(log["LogFile"].as_str().unwrap_or_default());
-        if log.starts_with(&alloc) {
-            let name = log.file_name().unwrap().to_str().unwrap().strip_suffix("-executor.out").unwrap().to_owned();
-            found.insert(name, process.pid);
-        }
-    }
-    found
+    world.executors().into_iter().collect()
 }
 
 /// All lines that a task printed, as the log files have them, wherever they are now.

@@ -56,17 +56,8 @@ impl Hook<Place> for CsiHook {
         if place.recorded_is_left || place.group().volumes.iter().all(|volume| volume.csi.is_none()) {
             return Vec::new();
         }
-        let errors = release(place, Stop::Now).await;
-        place.volumes_are_left = !errors.is_empty();
-        errors
+        release(place, Stop::Now).await
     }
-}
-
-/// Retries the release of volumes that could not be released.
-pub(super) async fn release_again(place: &mut Place) -> Vec<CleanupError> {
-    let errors = release(place, Stop::Now).await;
-    place.volumes_are_left = !errors.is_empty();
-    errors
 }
 
 impl CsiHook {
@@ -77,7 +68,6 @@ impl CsiHook {
             if !keeps {
                 // The record tells the clean-up what may be left of them.
                 let errors = release(place, Stop::Gracefully).await;
-                place.volumes_are_left = !errors.is_empty();
                 place.untold.extend(errors);
                 place.csi = HostVolumes::default();
             }
@@ -138,8 +128,9 @@ async fn wait_for(place: &Place, plugins: &Plugins, found: &CsiVolume, join: Joi
     }
 }
 
-/// Releases the volumes of an allocation. Once the stop is at least as urgent as `hurry`, this takes `LAST_MOMENT` at most.
-async fn release(place: &Place, hurry: Stop) -> Vec<CleanupError> {
+/// Releases the volumes of an allocation; can be retried after errors. Once the stop is at least as urgent as `hurry`, this takes
+/// `LAST_MOMENT` at most.
+pub(super) async fn release(place: &mut Place, hurry: Stop) -> Vec<CleanupError> {
     let error = |source| CleanupError { action: "release the CSI volumes of", subject: place.id.to_string(), source };
     let mut stop = place.control.stop.subscribe();
     let late = async {
@@ -150,13 +141,15 @@ async fn release(place: &Place, hurry: Stop) -> Vec<CleanupError> {
         let own = place.given_csi.values().map(CsiVolume::volume).find(|own| own.id == *id);
         own.map(|own| own.secrets).unwrap_or_default()
     };
-    tokio::select! {
+    let errors = tokio::select! {
         biased;
         errors = place.machine.csi.plugins.release(place.id.as_str(), &secrets) => {
             errors.iter().map(|e| error(io::Error::other(chain(e)))).collect()
         }
         () = late => vec![error(io::Error::new(io::ErrorKind::TimedOut, "the plugin does not answer; agentbin gc tries again"))],
-    }
+    };
+    place.volumes_are_left = !errors.is_empty();
+    errors
 }
 
 /// Releases the volumes of an allocation whose processes are gone, and forgets the plugins that it ran.

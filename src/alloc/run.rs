@@ -365,7 +365,7 @@ impl Alloc {
 
     /// Retries the release of CSI volumes; what else depended on that follows. Returns what is still left.
     pub(crate) async fn release_again(&mut self) -> Vec<CleanupError> {
-        let mut errors = super::csi::release_again(&mut self.place).await;
+        let mut errors = super::csi::release(&mut self.place, Stop::Now).await;
         if !self.place.is_anything_left() {
             errors.extend(release(&self.place).await);
         }

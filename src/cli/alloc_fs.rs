@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::api::{Api, about, failed, list, part, print_json, text};
-use super::ask::{Answer, BODY_PIECE, BROKEN};
+use super::ask::{Answer, BODY_PIECE, BROKEN, Body};
 use super::runs::{row, table};
 use super::{ApiArgs, print};
 use crate::spec::escaped_lines;
@@ -147,7 +147,7 @@ fn directory(entries: &Value, json: bool) -> anyhow::Result<i32> {
 }
 
 /// Prints the data of frames until the agent ends them.
-fn follow(mut body: Box<dyn Read>) -> anyhow::Result<i32> {
+fn follow(mut body: Body) -> anyhow::Result<i32> {
     let (mut held, mut piece) = (Vec::new(), vec![0; BODY_PIECE]);
     loop {
         let length = body.read(&mut piece).context(BROKEN)?;

@@ -54,7 +54,7 @@ pub(super) struct Request<'a> {
 /// An answer that says yes, whose body comes as it is read.
 pub(super) struct Answer {
     head: String,
-    pub(super) body: Box<dyn Read>,
+    pub(super) body: Body,
 }
 
 /// The value of a header.
@@ -92,7 +92,7 @@ enum Framing {
 }
 
 /// A body, which is an error where it ends too early.
-struct Body {
+pub(super) struct Body {
     from: BufReader<io::Chain<Cursor<Vec<u8>>, UnixStream>>,
     framing: Framing,
 }
@@ -180,7 +180,7 @@ pub(super) fn open(socket: &Path, request: Request<'_>) -> anyhow::Result<Answer
     let head = String::from_utf8_lossy(&answer).into_owned();
     let body = Body::new(&head, read, stream).with_context(broken)?;
     match head.split(' ').nth(1) {
-        Some("200") => Ok(Answer { head, body: Box::new(body) }),
+        Some("200") => Ok(Answer { head, body }),
         status => {
             let mut text = Vec::new();
             body.take(LONGEST).read_to_end(&mut text).with_context(broken)?;

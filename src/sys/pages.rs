@@ -102,82 +102,36 @@ impl Deref for Words {
     }
 }
 
-/// Releases memory that was only needed during startup: free heap, the mapped pages of this program's code, which are mapped again
-/// from the page cache when they are executed, and the part of the stack that is below the caller, if that is the main thread. An
-/// idle process then only holds pages that it wrote and still needs.
+/// Releases memory that was only needed during startup: free heap, and the mapped pages of this program's code, which are mapped
+/// again from the page cache when they are executed. An idle process then only holds pages that it wrote.
 ///
 /// # Errors
 /// When `/proc/self/maps` cannot be read. `madvise(2)` is advice: ranges that it refuses stay mapped.
 pub fn rest() -> io::Result<()> {
-    let maps = std::fs::read_to_string("/proc/self/maps")?;
-    let code: Vec<Range<usize>> = own_code(&maps).collect();
-    let stack = main_stack(&maps);
-    drop(maps);
     // SAFETY: takes a number; glibc locks its own heap.
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::malloc_trim(0);
     }
-    for range in code {
+    for range in own_code(&std::fs::read_to_string("/proc/self/maps")?) {
         // SAFETY: private pages of a file that this process may not write to: all that can be read there again is what the
         // file has.
-        unsafe { forget(range) };
-    }
-    if let Some(stack) = stack {
-        forget_unused(&stack);
+        unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), libc::MADV_DONTNEED) };
     }
     Ok(())
-}
-
-/// Lets go of pages; what is read there next is zeros, or what their file has.
-///
-/// # Safety
-/// Nobody may rely on what was written there.
-unsafe fn forget(range: Range<usize>) {
-    // SAFETY: as the caller says.
-    unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), libc::MADV_DONTNEED) };
-}
-
-/// Lets go of the part of a stack that no function uses now; of another thread's stack nothing.
-#[inline(never)]
-fn forget_unused(stack: &Range<usize>) {
-    let here = 0_u8;
-    if let Some(unused) = unused(stack, (&raw const here).addr(), usize::try_from(procfs::page_size()).unwrap_or(4096))
-    {
-        // SAFETY: this thread's stack, more than a page below the frame of this function: no function that has been called and
-        // not returned has anything there. The one that is called next, and a signal's handler, write before they read.
-        unsafe { forget(unused) };
-    }
-}
-
-/// The whole pages of a stack that are further than a page below an address in it.
-fn unused(stack: &Range<usize>, here: usize, page: usize) -> Option<Range<usize>> {
-    let end = here.checked_sub(page)? / page * page;
-    (stack.contains(&here) && end > stack.start).then_some(stack.start..end)
-}
-
-/// A range of `/proc/PID/maps`.
-fn range(text: &str) -> Option<Range<usize>> {
-    let (start, end) = text.split_once('-')?;
-    let address = |text| usize::from_str_radix(text, 16).ok();
-    Some(address(start)?..address(end)?)
-}
-
-/// The main thread's stack.
-fn main_stack(maps: &str) -> Option<Range<usize>> {
-    let line = maps.lines().find(|line| line.ends_with(" [stack]"))?;
-    range(line.split(' ').next()?)
 }
 
 /// The ranges of `/proc/PID/maps` that are a file's code and not writable.
 fn own_code(maps: &str) -> impl Iterator<Item = Range<usize>> {
     maps.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();
-        let (place, "r-xp", _, _, inode) = (words.next()?, words.next()?, words.next()?, words.next()?, words.next()?)
+        let (range, "r-xp", _, _, inode) = (words.next()?, words.next()?, words.next()?, words.next()?, words.next()?)
         else {
             return None;
         };
-        range(place).filter(|_| inode != "0")
+        let (start, end) = range.split_once('-')?;
+        let address = |text| usize::from_str_radix(text, 16).ok();
+        (inode != "0").then_some(address(start)?..address(end)?)
     })
 }
 
@@ -214,21 +168,6 @@ mod tests {
                     nonsense";
         let mut found = own_code(maps);
         assert_eq!((found.next(), found.next()), (Some(0x7f10..0x7f30), None));
-    }
-
-    #[test]
-    fn only_the_unused_part_of_the_main_stack_is_given_back() {
-        let maps = "1000-2000 rw-p 00000000 00:00 0          [heap]\n\
-                    7f00000-7f21000 rw-p 00000000 00:00 0    [stack]\n\
-                    7f30000-7f31000 r-xp 00000000 00:00 0    [vdso]\n";
-        let stack = main_stack(maps).unwrap();
-        assert_eq!(stack, 0x7f0_0000..0x7f2_1000);
-        assert_eq!(main_stack("1000-2000 rw-p 00000000 00:00 0 /x [stack"), None);
-        assert_eq!(unused(&stack, 0x7f1_8123, 4096), Some(0x7f0_0000..0x7f1_7000));
-        assert_eq!(unused(&stack, 0x7f1_8000, 4096), Some(0x7f0_0000..0x7f1_7000));
-        for elsewhere in [0x7f0_1fff, 0x7f0_0000, 0x7e0_0000, 0x7f2_1000, 10] {
-            assert_eq!(unused(&stack, elsewhere, 4096), None, "{elsewhere:x}");
-        }
     }
 
     #[test]

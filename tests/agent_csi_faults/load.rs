@@ -159,12 +159,7 @@ fn f7_a_database_loses_nothing() {
                     0 => place.next_agent(Signal::KILL),
                     1 => place.restart_plugin(),
                     2 => kill_plugin(&place),
-                    _ => {
-                        for pid in place.executors(random.below(2) == 0) {
-                            // It may have ended.
-                            let _gone = kill_process(pid, Signal::KILL);
-                        }
-                    }
+                    _ => place.kill_executors(random.below(2) == 0),
                 }
                 let before = so_many();
                 place.until(&format!("it goes on after kill {kill}, of {victim}"), || {

@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use rustix::process::{Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::json;
 
 use csi_driver::{binary, of_a_job};
@@ -77,12 +77,7 @@ impl Place<'_> {
             // By the driver itself.
             Act::Lose | Act::Die => {}
             Act::Agent => self.next_agent(Signal::KILL),
-            Act::Users | Act::Executor => {
-                for pid in self.executors(act == Act::Executor) {
-                    // It may have ended.
-                    let _gone = kill_process(pid, Signal::KILL);
-                }
-            }
+            Act::Users | Act::Executor => self.kill_executors(act == Act::Executor),
             Act::Restart => self.restart_plugin(),
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, try_ask};
@@ -384,20 +384,12 @@ impl<'a> Place<'a> {
         found
     }
 
-    /// The executors of this world: of the plugin's task, or of the others.
-    pub fn executors(&self, of_plugin: bool) -> Vec<Pid> {
-        let alloc = self.driver.world.data_dir().join("alloc");
-        let mut found = Vec::new();
-        for process in procfs::process::all_processes().unwrap().flatten() {
-            let Ok(words) = process.cmdline() else { continue };
-            let [_, role, config] = &words[..] else { continue };
-            let config = (role == "executor").then(|| serde_json::from_str::<Value>(config).ok()).flatten();
-            let Some(log) = config.and_then(|config| config["LogFile"].as_str().map(str::to_owned)) else { continue };
-            if Path::new(&log).starts_with(&alloc) && log.ends_with("/p-executor.out") == of_plugin {
-                found.extend(Pid::from_raw(process.pid));
-            }
+    /// Kills the executor of the plugin's task, or those of the others.
+    pub fn kill_executors(&self, of_plugin: bool) {
+        for (_, pid) in self.driver.world.executors().into_iter().filter(|(task, _)| (task == "p") == of_plugin) {
+            // It may have ended.
+            let _gone = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
         }
-        found
     }
 
     pub fn restart_plugin(&self) {

@@ -35,25 +35,25 @@ pub const WAYS: [(&str, Way); 20] = [
 ];
 
 /// A batch job that writes a line to its volumes, and ends.
-pub fn writer(place: &Place<'_>, id: &str, volumes: &[(&str, &str)], group: &str) {
+fn writer(place: &Place<'_>, id: &str, volumes: &[(&str, &str)]) {
     let line = place.line();
-    place.run(&Job { id, volumes, group, script: &writes(&line), ..Job::default() });
+    place.run(&Job { id, volumes, group: RETRIED, script: &writes(&line), ..Job::default() });
     place.wrote(id, volumes[0].0, &line);
     place.has_ended(id);
 }
 
-pub fn service<'x>(id: &'x str, volumes: &'x [(&'x str, &'x str)]) -> Job<'x> {
+fn service<'x>(id: &'x str, volumes: &'x [(&'x str, &'x str)]) -> Job<'x> {
     Job { id, kind: "service", volumes, group: RETRIED, ..Job::default() }
 }
 
 fn once(place: &Place<'_>) {
-    writer(place, "once", &[("one", SINGLE)], RETRIED);
+    writer(place, "once", &[("one", SINGLE)]);
 }
 
 fn beside(place: &Place<'_>) {
     place.run(&service("holder", &[("data", SHARED)]));
     place.running("holder", "");
-    writer(place, "once", &[("data", SHARED)], RETRIED);
+    writer(place, "once", &[("data", SHARED)]);
     place.running("holder", "");
     place.stop("holder");
 }
@@ -235,7 +235,7 @@ fn below(place: &Place<'_>) {
     place.run(&service("holder", &[("data", SHARED)]));
     place.running("holder", "");
     place.restart_plugin();
-    writer(place, "once", &[("data", SHARED)], RETRIED);
+    writer(place, "once", &[("data", SHARED)]);
     place.running("holder", "");
     place.stop("holder");
 }
@@ -245,5 +245,5 @@ fn on_a_loop_device(place: &Place<'_>) {
     place.run(&service("web", &volume));
     place.running("web", "");
     place.stop("web");
-    writer(place, "once", &volume, RETRIED);
+    writer(place, "once", &volume);
 }

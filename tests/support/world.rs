@@ -239,6 +239,25 @@ impl World {
         self.processes(self.dir.path().to_str().unwrap())
     }
 
+    /// The executors of this world, each with the task whose log it writes.
+    pub fn executors(&self) -> Vec<(String, i32)> {
+        let alloc = self.data_dir().join("alloc");
+        let mut found = Vec::new();
+        for process in procfs::process::all_processes().unwrap().flatten() {
+            let Ok(words) = process.cmdline() else { continue };
+            let [_, role, config] = &words[..] else { continue };
+            let config = (role == "executor").then(|| serde_json::from_str::<serde_json::Value>(config).ok()).flatten();
+            let Some(log) = config.and_then(|config| Some(PathBuf::from(config["LogFile"].as_str()?))) else {
+                continue;
+            };
+            if log.starts_with(&alloc) {
+                let name = log.file_name().unwrap().to_str().unwrap().strip_suffix("-executor.out").unwrap();
+                found.push((name.to_owned(), process.pid));
+            }
+        }
+        found
+    }
+
     /// Whose arguments or environment name a file of this world: executors, shims, tasks and what those started, unless
     /// it has hidden itself well (then the test gives it a name of its own).
     fn processes(&self, ours: &str) -> Vec<String> {
