@@ -30,11 +30,13 @@ mod idle;
 mod isolation;
 #[path = "logs.rs"]
 mod logs;
+#[path = "network.rs"]
+mod network;
 #[path = "validate.rs"]
 mod validate;
 
-const USAGE: &str =
-    "usage: measure launch|exec|memory|logs|isolation|idle|validate|docker|all [--json] [--runs N] [--tasks N]";
+const USAGE: &str = "usage: measure launch|exec|memory|logs|isolation|idle|validate|network|docker|all [--json] [--runs N] [--tasks N] \
+                     [--before DIR]";
 const IDLE_PAUSE: Duration = Duration::from_millis(100);
 const MEMORY_LIMIT: u64 = 64 << 20;
 const CPU_SHARES: u64 = 100;
@@ -45,6 +47,8 @@ struct Options {
     json: bool,
     runs: usize,
     tasks: usize,
+    /// The folder of an earlier release build, measured beside this one: `agentbin` and `examples/bench_launch`.
+    before: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -122,6 +126,14 @@ fn run() -> Result<bool> {
             }
         }
     }
+    if options.what == "network" {
+        let network = network::measure(&options, &agentbin, dir.path())?;
+        complete &= network.ours_ran;
+        if !options.json {
+            println!("{}", network.table());
+        }
+        report.insert("network".to_owned(), network.json());
+    }
     if matches!(options.what.as_str(), "validate" | "all") {
         let validate = validate::measure(&options, &agentbin, dir.path())?;
         if !options.json {
@@ -151,9 +163,18 @@ fn run() -> Result<bool> {
 }
 
 fn options() -> Result<Options> {
-    let mut options = Options { what: String::new(), json: false, runs: 30, tasks: 100 };
+    let mut options = Options { what: String::new(), json: false, runs: 30, tasks: 100, before: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
+        if argument == "--before" {
+            let folder = arguments.next().context("--before needs the folder of a release build")?;
+            ensure!(
+                Path::new(&folder).join("agentbin").is_file(),
+                "--before {folder}: there is no agentbin in it: name the folder of a release build, such as target/release"
+            );
+            options.before = Some(PathBuf::from(folder));
+            continue;
+        }
         let mut number = || -> Result<usize> {
             let text = arguments.next().with_context(|| format!("{argument} needs a number"))?;
             text.parse().with_context(|| format!("{argument} {text}"))
@@ -163,7 +184,8 @@ fn options() -> Result<Options> {
             "--json" => options.json = true,
             "--runs" => options.runs = number()?,
             "--tasks" => options.tasks = number()?,
-            "launch" | "exec" | "memory" | "logs" | "isolation" | "idle" | "validate" | "docker" | "all" => {
+            "launch" | "exec" | "memory" | "logs" | "isolation" | "idle" | "validate" | "network" | "docker"
+            | "all" => {
                 options.what = argument;
             }
             _ => bail!("unknown argument: {argument}\n{USAGE}"),
@@ -210,6 +232,11 @@ mod launch {
     /// Host directories of which a task's root is assembled, bound read-only.
     const ROOT: &[&str] = &["bin", "etc", "lib", "lib32", "lib64", "libx32", "sbin", "usr"];
 
+    /// Rounds are cut into so many blocks, in each of which everybody is measured back to back and then after pauses.
+    const BLOCKS: usize = 9;
+    /// Behind the name of a row of the build that `--before` names.
+    const BEFORE: &str = ", before";
+
     pub struct Launch {
         what: &'static str,
         rows: Vec<Row>,
@@ -252,33 +279,16 @@ mod launch {
             });
             consider(&mut candidates, &mut notes, peer, make);
         }
-        let ours = ours(agentbin, dir)?;
-        let ours_ran = consider(&mut candidates, &mut notes, "agentbin run", ours);
+        let ours_ran = consider(&mut candidates, &mut notes, "agentbin run", ours_of(agentbin, dir)?);
 
-        // Peers and ours take turns within a round, so that a busy moment of the machine hits all of them.
-        let inside = std::env::var_os("BENCH_LAUNCH").map(PathBuf::from);
-        let mut from_inside: BTreeMap<String, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
-        let blocks = options.runs.min(5);
-        for block in 0..blocks {
-            let rounds = options.runs * (block + 1) / blocks - options.runs * block / blocks;
-            for idle in [false, true] {
-                for _ in 0..rounds {
-                    for candidate in &mut candidates {
-                        if idle {
-                            pause(IDLE_PAUSE);
-                        }
-                        let took = once(&candidate.make).with_context(|| candidate.name.clone())?;
-                        if idle { &mut candidate.idle } else { &mut candidate.warm }.push(took);
-                    }
-                }
-                if let (Some(program), true) = (&inside, ours_ran) {
-                    for (what, times) in ask_inside(program, &[], rounds, idle)? {
-                        let entry = from_inside.entry(what).or_default();
-                        if idle { &mut entry.1 } else { &mut entry.0 }.extend(times);
-                    }
-                }
-            }
+        if let Some(before) = &options.before {
+            let of_its_own = dir.join("before");
+            fs::create_dir(&of_its_own).context("make a folder")?;
+            let earlier = ours_of(&before.join("agentbin"), &of_its_own)?;
+            consider(&mut candidates, &mut notes, &format!("agentbin run{BEFORE}"), earlier);
         }
+        let inside = if ours_ran { programs_inside(options) } else { Vec::new() };
+        let from_inside = take_turns(options, &mut candidates, &inside, &[])?;
         let mut rows: Vec<Row> = Vec::new();
         for candidate in candidates {
             let calls = system_calls(&candidate.make, dir);
@@ -287,7 +297,7 @@ mod launch {
         for (name, (warm, idle)) in from_inside {
             rows.push(Row { name, warm, idle, calls: None });
         }
-        if inside.is_none() {
+        if inside.is_empty() {
             notes
                 .push("executor_launch, new_executor, options: no examples/bench_launch.rs to measure them".to_owned());
         }
@@ -338,29 +348,7 @@ mod launch {
             });
             consider(&mut candidates, &mut notes, peer, make);
         }
-        let inside = std::env::var_os("BENCH_LAUNCH").map(PathBuf::from);
-        let mut from_inside: BTreeMap<String, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
-        let blocks = options.runs.min(5);
-        for block in 0..blocks {
-            let rounds = options.runs * (block + 1) / blocks - options.runs * block / blocks;
-            for idle in [false, true] {
-                for _ in 0..rounds {
-                    for candidate in &mut candidates {
-                        if idle {
-                            pause(IDLE_PAUSE);
-                        }
-                        let took = once(&candidate.make).with_context(|| candidate.name.clone())?;
-                        if idle { &mut candidate.idle } else { &mut candidate.warm }.push(took);
-                    }
-                }
-                if let Some(program) = &inside {
-                    for (what, times) in ask_inside(program, &["--exec"], rounds, idle)? {
-                        let entry = from_inside.entry(what).or_default();
-                        if idle { &mut entry.1 } else { &mut entry.0 }.extend(times);
-                    }
-                }
-            }
-        }
+        let from_inside = take_turns(options, &mut candidates, &programs_inside(options), &["--exec"])?;
         let mut rows: Vec<Row> = Vec::new();
         for candidate in candidates {
             let calls = system_calls(&candidate.make, dir);
@@ -375,6 +363,49 @@ mod launch {
         }
         let what = "/bin/true inside a running container or task, asked for to exit, same mounts and limits";
         Ok(Launch { what, rows, notes, ours_ran, runs: options.runs })
+    }
+
+    /// What measures from inside, each with what is said behind the names of its rows.
+    fn programs_inside(options: &Options) -> Vec<(PathBuf, &'static str)> {
+        let now = std::env::var_os("BENCH_LAUNCH").map(|program| (PathBuf::from(program), ""));
+        let earlier = options.before.as_ref().map(|before| (before.join("examples/bench_launch"), BEFORE));
+        now.into_iter().chain(earlier.filter(|(program, _)| program.is_file())).collect()
+    }
+
+    /// Everybody takes turns within a round, so that a busy moment of the machine hits all of them. Returns the times of what
+    /// measures from inside, back to back and after a pause, by name.
+    fn take_turns(
+        options: &Options,
+        candidates: &mut [Candidate],
+        inside: &[(PathBuf, &str)],
+        flags: &[&str],
+    ) -> Result<BTreeMap<String, (Vec<f64>, Vec<f64>)>> {
+        let mut from_inside: BTreeMap<String, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+        let blocks = options.runs.min(BLOCKS);
+        for block in 0..blocks {
+            let rounds = options.runs * (block + 1) / blocks - options.runs * block / blocks;
+            for idle in [false, true] {
+                for _ in 0..rounds {
+                    for candidate in &mut *candidates {
+                        if idle {
+                            pause(IDLE_PAUSE);
+                        }
+                        let took = once(&candidate.make).with_context(|| candidate.name.clone())?;
+                        if idle { &mut candidate.idle } else { &mut candidate.warm }.push(took);
+                    }
+                }
+                // Whoever is first in one block is last in the next.
+                let turns: Vec<_> =
+                    if block % 2 == 0 { inside.iter().collect() } else { inside.iter().rev().collect() };
+                for (program, suffix) in turns {
+                    for (what, times) in ask_inside(program, flags, rounds, idle)? {
+                        let entry = from_inside.entry(format!("{what}{suffix}")).or_default();
+                        if idle { &mut entry.1 } else { &mut entry.0 }.extend(times);
+                    }
+                }
+            }
+        }
+        Ok(from_inside)
     }
 
     /// A peer's container, removed when dropped.
@@ -430,7 +461,7 @@ mod launch {
         Ok(took.as_secs_f64() * 1e3)
     }
 
-    fn ours(agentbin: &Path, dir: &Path) -> Result<Box<dyn Fn() -> Command>> {
+    fn ours_of(agentbin: &Path, dir: &Path) -> Result<Box<dyn Fn() -> Command>> {
         let job = |command: &str| {
             format!(
                 r#"job "bench" {{
@@ -584,6 +615,12 @@ mod launch {
             self.rows.iter().find(|row| row.name == name)
         }
 
+        /// The ratio of a row's median to that of the build before, if there is one.
+        fn to_before(&self, row: &Row, pick: fn(&Row) -> &[f64]) -> Option<f64> {
+            let before = self.base(&format!("{}{BEFORE}", row.name))?;
+            Some(median(pick(row)) / median(pick(before)))
+        }
+
         pub fn table(&self) -> String {
             let mut out = format!("{}; median (90th percentile) of {} runs each\n", self.what, self.runs);
             let _ = writeln!(
@@ -609,6 +646,11 @@ mod launch {
                     row.calls.map_or("-".to_owned(), |n| n.to_string()),
                 );
             }
+            for row in &self.rows {
+                if let (Some(warm), Some(idle)) = (self.to_before(row, |r| &r.warm), self.to_before(row, |r| &r.idle)) {
+                    let _ = writeln!(out, "{} / before: {warm:.3} warm, {idle:.3} idle", row.name);
+                }
+            }
             for note in &self.notes {
                 let _ = writeln!(out, "note: {note}");
             }
@@ -631,6 +673,8 @@ mod launch {
                         "warm_ratio_crun": ratio(row, "crun", |r| &r.warm),
                         "idle_ratio_runc": ratio(row, "runc", |r| &r.idle),
                         "idle_ratio_crun": ratio(row, "crun", |r| &r.idle),
+                        "warm_ratio_before": self.to_before(row, |r| &r.warm),
+                        "idle_ratio_before": self.to_before(row, |r| &r.idle),
                         "syscalls": row.calls,
                     })
                 })

@@ -1,4 +1,4 @@
-//! A4: `run --plugin-dir` with drivers that are not ours: Nomad's own `raw_exec` and `qemu`, served as plugins by
+//! A4, P3: `run --plugin-dir` with drivers that are not ours: Nomad's own `raw_exec` and `qemu`, served as plugins by
 //! `tests/nomad/plugin`.
 
 #[path = "support/plugin_dir.rs"]

@@ -1,4 +1,4 @@
-//! Groups with a network of their own (G1, G2): the real binary and the reference CNI plugins, on a machine of the test's own.
+//! Groups with a network of their own (B5, G1, G2, G3): the real binary and the reference CNI plugins, on a machine of the test's own.
 //!
 //! Each test has a machine of its own (`site`), and what a run leaves there is found by comparing all of it with what was there
 //! before.
@@ -24,6 +24,7 @@ mod site;
 #[path = "support/world.rs"]
 mod world;
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
@@ -704,7 +705,8 @@ fn g1_arguments_that_cannot_be_said_are_refused() {
     }
 }
 
-/// G1: fifty allocations, one after the other and some at once, leave nothing and never share an address.
+/// G1: allocations one after the other and many at once leave nothing, never share an address, and each answers at its port.
+/// Fifty and ten; with `AGENTBIN_FULL=1`, 1,000 and 200.
 #[test]
 fn g1_many_allocations_leave_nothing() {
     need_root!();
@@ -719,19 +721,48 @@ fn g1_without_plugins_many_allocations_leave_nothing() {
 }
 
 fn many_allocations_leave_nothing(by: By) {
+    let full = std::env::var("AGENTBIN_FULL").is_ok_and(|full| full == "1");
+    let (runs, at_once) = if full { (200, 200) } else { (10, 10) };
     let site = Site::made(by);
     let before = site.state();
     let script = "ip -o -4 address show eth0 | grep -o '10[.][0-9.]*/20'";
     let ports = "mode = \"bridge\"\nport \"p\" {\n to = 80\n}";
-    for _ in 0..10 {
+    let different =
+        |text: &str| text.split_whitespace().filter(|word| word.ends_with("/20")).collect::<BTreeSet<_>>().len();
+    for _ in 0..runs {
         let five = group("g", "raw_exec", ports, script).replacen("{\n", "{\n count = 5\n", 1);
         let out = site.run(&job("batch", &[five]), &["--quiet"]);
-        assert_eq!(out.status, 0, "{out:?}");
-        let mut addresses: Vec<&str> = out.stdout.split_whitespace().filter(|word| word.ends_with("/20")).collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        assert_eq!(addresses.len(), 5, "{out:?}");
+        assert_eq!((out.status, different(&out.stdout)), (0, 5), "{out:?}");
     }
+    assert_eq!(site.state(), before);
+
+    // Each says its address, the port of the host that leads to it, and `end`, and serves its address there.
+    let script = format!(
+        "address=$({script}); mkdir www; echo $address > www/index.html; busybox httpd -p 80 -h www\n\
+         echo at $address $NOMAD_HOST_PORT_p end; sleep 1000"
+    );
+    let many = group("g", "raw_exec", ports, &script).replacen("{\n", &format!("{{\n count = {at_once}\n"), 1);
+    let run = site.start("many", &job("service", &[many]), &["--quiet"]);
+    let deadline = Instant::now() + seconds(if full { 300 } else { 60 });
+    let said = loop {
+        let said = String::from_utf8_lossy(&run.stdout.lock().unwrap()).into_owned();
+        if said.matches(" end\n").count() == at_once {
+            break said;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{} of {at_once} have said where they are: {said}",
+            said.matches(" end\n").count()
+        );
+        #[expect(clippy::disallowed_methods, reason = "tasks come up until a deadline; there is no event")]
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(different(&said), at_once, "{said}");
+    for line in said.lines().filter_map(|line| line.split_once("at ")) {
+        let (address, port) = line.1.trim_end_matches(" end").split_once(' ').unwrap();
+        assert_eq!(asked_from_outside(&format!("http://{HOST}:{port}/index.html")), format!("{address}\n"));
+    }
+    site.stop(run);
     assert_eq!(site.state(), before);
 }
 
@@ -828,4 +859,66 @@ job "pair" {
     let out = gc();
     assert_eq!(out.status, 0, "{out:?}");
     assert_eq!((site.state(), site.world.allocations()), (before, 0));
+}
+
+/// B5: the tasks of a group are in one network namespace, whatever their drivers, a java task too, and in strict isolation.
+#[test]
+fn b5_tasks_of_all_drivers_are_in_the_groups_namespace() {
+    need_root!();
+    let site = Site::new();
+    let engine = match TestEngine::start() {
+        Ok(engine) => engine,
+        Err(why) => {
+            assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{why}");
+            println!("SKIP: b5_tasks_of_all_drivers_are_in_the_groups_namespace: {why}");
+            return;
+        }
+    };
+    let source = site.world.file(
+        "Where.java",
+        "class Where {
+    public static void main(String[] args) throws Exception {
+        System.out.println(\"java \" + java.nio.file.Files.readSymbolicLink(java.nio.file.Path.of(\"/proc/self/ns/net\")));
+    }
+}
+",
+    );
+    done("javac", &["-d", source.parent().unwrap().to_str().unwrap(), source.to_str().unwrap()]);
+    let class = source.with_extension("class");
+    let shell = |driver: &str, more: &str| {
+        format!(
+            "task \"{driver}\" {{\n driver = \"{driver}\"\n config {{\n command = \"/bin/sh\"\n \
+             args = [\"-c\", \"echo {driver} $(/bin/busybox readlink /proc/self/ns/net)\"]\n {more}\n }}\n }}\n"
+        )
+    };
+    for (mode, level) in [("bridge", "default"), ("bridge", "strict"), ("none", "default")] {
+        let before = site.state();
+        let isolation = format!("isolation = \"{level}\"");
+        let text = format!(
+            "job \"test\" {{\n type = \"batch\"\n group \"g\" {{\n network {{\n mode = \"{mode}\"\n }}\n{}{}{}\
+             task \"java\" {{\n driver = \"java\"\n artifact {{\n source = \"{}\"\n }}\n config {{\n class = \"Where\"\n \
+             class_path = \"${{NOMAD_TASK_DIR}}\"\n {isolation}\n }}\n }}\n}}\n}}\n",
+            shell("exec", &isolation),
+            shell("raw_exec", ""),
+            shell("docker", "image = \"busybox:test\""),
+            class.display()
+        );
+        let file = site.world.file("drivers.nomad.hcl", &text);
+        let mut command = site.world.command(&["--quiet"]);
+        command.arg(file).env("DOCKER_HOST", engine.endpoint());
+        let out = Out::from(command.output().unwrap());
+        assert_eq!(out.status, 0, "{mode} {level}: {out:?}");
+        let mut drivers = BTreeSet::new();
+        let mut namespaces = BTreeSet::new();
+        for line in out.stdout.lines() {
+            // As `run` prints it: the task before its line.
+            let (driver, namespace) = line.split_once(" | ").unwrap().1.split_once(' ').unwrap();
+            drivers.insert(driver);
+            namespaces.insert(namespace);
+        }
+        assert_eq!(drivers, BTreeSet::from(["docker", "exec", "java", "raw_exec"]), "{out:?}");
+        let host = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+        assert!(namespaces.len() == 1 && !namespaces.contains(host.to_str().unwrap()), "{mode} {level}: {out:?}");
+        assert_eq!(site.state(), before, "{mode} {level}");
+    }
 }

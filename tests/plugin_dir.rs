@@ -1,4 +1,4 @@
-//! `run --plugin-dir`: driver plugins of others run tasks of job files (A4, A8). The plugin is the example of a driver, whose
+//! `run --plugin-dir`: driver plugins of others run tasks of job files (A4, A8, P3). The plugin is the example of a driver, whose
 //! executors are its own program; Nomad's `raw_exec` is in `tests/interop_plugin_dir.rs`.
 
 #[path = "support/plugin_dir.rs"]

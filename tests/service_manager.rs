@@ -1,5 +1,5 @@
 //! The agent, and a job by `agentbin systemd`, as services of systemd, and a scope that it makes: a real one, the first process of a
-//! namespace of its own. (N8, P1, C2)
+//! namespace of its own. (N8, P1, P2, C2)
 #![allow(clippy::tests_outside_test_module, reason = "an integration test has no other module")]
 #![expect(clippy::disallowed_methods, reason = "what systemd does is waited for until a deadline; there is no event")]
 

@@ -60,7 +60,7 @@ pub fn named_items(document: &str) -> Vec<(usize, &str, &str)> {
 pub fn done_ids(document: &str) -> Vec<&str> {
     document
         .lines()
-        .skip_while(|l| !(l.starts_with('#') && l.to_lowercase().contains("mission ids done")))
+        .skip_while(|l| !(l.starts_with('#') && l.to_lowercase().contains("coverage")))
         .skip(1)
         .take_while(|l| !l.starts_with('#'))
         .filter_map(|l| l.strip_prefix('|')?.split('|').next())
@@ -100,7 +100,7 @@ mod samples {
             defines("impl A { fn start() {} } trait B { fn stop(); }", "start")
                 && defines("trait B { fn stop(); }", "stop")
         );
-        let text = "| A9 | no |\n## Mission ids done\n| id | what |\n|---|---|\n| A1 | x |\n| N12 | y |\n## Next\n| B1 | z |\n";
+        let text = "| A9 | no |\n## Coverage\n| id | what |\n|---|---|\n| A1 | x |\n| N12 | y |\n## Next\n| B1 | z |\n";
         assert_eq!(done_ids(text), ["A1", "N12"]);
         assert!(names_id("// A1: roles", "A1") && names_id("(A1)", "A1"));
         assert!(!names_id("A12 BA1 A1_x", "A1"));

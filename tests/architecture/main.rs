@@ -244,7 +244,7 @@ fn the_table_of_layers_in_the_document_is_this_one() {
 fn what_is_done_has_a_test() {
     let document = fs::read_to_string(repository().join("docs/coverage.md")).expect("reads docs/coverage.md");
     let ids = done_ids(&document);
-    assert!(!ids.is_empty(), "docs/coverage.md has no table of mission ids done");
+    assert!(!ids.is_empty(), "docs/coverage.md has no table of ids");
     let mut tests: Vec<String> = files(&repository().join("tests"), &[".rs", ".go", ".sh"])
         .into_iter()
         .filter(|(path, _)| !path.starts_with("architecture/"))
