@@ -121,7 +121,9 @@ fn podman(dir: &Path) -> Result<Vec<Candidate>> {
     call(&words(&format!("{global} import {} {NAME}", archive.display())))?;
     // Without these, it raises the limits, for which not every machine gives the capability.
     let of = |name, network| {
-        let run = format!("{global} run --rm --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 --network {network} {NAME} /bin/true");
+        let run = format!(
+            "{global} run --rm --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 --network {network} {NAME} /bin/true"
+        );
         Candidate { name, commands: vec![words(&run)], times: Vec::new() }
     };
     Ok(vec![of(PODMAN_NONE, "none"), of(PODMAN_BRIDGE, "podman")])

@@ -177,7 +177,6 @@ pub(super) fn prepare(
         }
         By::Builtin => {
             builtin::make_bridge(subnets)?;
-            builtin::share(locked, subnets, patience)?;
             for subnet in subnets.all() {
                 let tables = Tables::of(subnet);
                 if drops_forwarded(locked, tables, patience)? {

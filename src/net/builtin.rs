@@ -50,9 +50,9 @@ pub(super) struct Member<'a> {
 }
 
 impl Member<'_> {
-    /// Connects it, and returns the result that CNI plugins would give. What a failed call has made stays until
+    /// Connects it, without rules, and returns the result that CNI plugins would give. What a failed call has made stays until
     /// [`Member::remove`].
-    pub(super) fn add(&self, locked: &mut Locked, mappings: &[Mapping]) -> Result<Value, Error> {
+    pub(super) fn add(&self) -> Result<Value, Error> {
         let here = Links::open().map_err(Error::system("reach the network interfaces for", self.namespace))?;
         let addresses = self.lease()?;
         let (link, mac) =
@@ -64,9 +64,6 @@ impl Member<'_> {
             set_up_inside(&inside, &addresses)
         });
         connected.map_err(cannot)?;
-        if let Some(rules) = self.rules(&addresses, mappings) {
-            nft(locked, &rules, self.patience)?;
-        }
         let ip = |(address, subnet): &(IpAddr, Subnet)| {
             json!({
                 "version": if address.is_ipv4() { "4" } else { "6" },
@@ -85,10 +82,30 @@ impl Member<'_> {
         }))
     }
 
-    /// The rules that lead the ports of the host to the allocation; `None` if there are no ports.
-    fn rules(&self, addresses: &[(IpAddr, Subnet)], mappings: &[Mapping]) -> Option<String> {
+    /// Makes all rules in one transaction: those that allocations share, those of its ports, and those of its wire. If the kernel
+    /// does not take the last ones, the network works without them, and the reason is returned.
+    pub(super) fn make_rules(
+        &self,
+        locked: &mut Locked,
+        mappings: &[Mapping],
+        wire: &guard::Wire,
+    ) -> Result<Option<String>, Error> {
+        check()?;
+        let needed = shared(self.subnets) + &self.rules(&wire.addresses, mappings);
+        let all = needed.clone() + &guard::script(self.table, wire);
+        let path = program::find(guard::PROGRAM).unwrap_or_default();
+        let output = guard::call(locked, &path, &["-f", "-"], &all, self.patience)?;
+        if output.status.success() {
+            return Ok(None);
+        }
+        nft(locked, &needed, self.patience)?;
+        Ok(Some(format!("{}: {}", guard::PROGRAM, output.reason())))
+    }
+
+    /// The rules that lead the ports of the host to the allocation.
+    fn rules(&self, addresses: &[IpAddr], mappings: &[Mapping]) -> String {
         let mut script = String::new();
-        for (to, _) in addresses {
+        for to in addresses {
             let mut lines = String::new();
             for Mapping { host, inside, protocol, ip } in mappings.iter().filter(|one| one.ip.is_ipv4() == to.is_ipv4())
             {
@@ -114,13 +131,17 @@ impl Member<'_> {
             let replaced = guard::gone(family, table) + &format!("table {family} {table} {{\n{chains}}}\n");
             script.push_str(&replaced);
         }
-        (!script.is_empty()).then_some(script)
+        script
     }
 
     /// Disconnects it: the rules, the interfaces, the address. What does not exist counts as removed.
     pub(super) fn remove(&self, locked: &mut Locked) -> Result<(), Error> {
         let gone: String = families(self.subnets.v6.is_some()).map(|family| guard::gone(family, self.table)).collect();
-        let rules = nft(locked, &gone, self.patience);
+        let all = gone.clone() + &guard::gone(guard::FAMILY, self.table);
+        // A kernel that has no rules for wires takes no script that names them.
+        let rules = nft(locked, &all, self.patience).or_else(|_| {
+            nft(locked, &gone, self.patience).and_then(|()| guard::remove(locked, self.table, self.patience))
+        });
         let here = Links::open().map_err(Error::system("reach the network interfaces for", self.namespace))?;
         here.remove(&link_of(self.id)).map_err(Error::system("disconnect", self.namespace))?;
         rules?;
@@ -212,7 +233,7 @@ fn set_up_inside(inside: &OwnedFd, addresses: &[(IpAddr, Subnet)]) -> io::Result
 
 /// The rules that all allocations on the bridge share: packets leave with the host's address, and do not reach the host's loopback.
 /// What comes back to the bridge through a mapped port comes from the host, as the answer must pass it too.
-pub(super) fn share(locked: &mut Locked, subnets: Subnets, patience: Duration) -> Result<(), Error> {
+fn shared(subnets: Subnets) -> String {
     let (name, v4) = (lease::NAME, subnets.v4);
     let leave = "chain leave {\ntype nat hook postrouting priority 99; policy accept;\n";
     let mut script = format!(
@@ -235,7 +256,12 @@ pub(super) fn share(locked: &mut Locked, subnets: Subnets, patience: Duration) -
         );
         script.push_str(&v6);
     }
-    nft(locked, &script, patience)
+    script
+}
+
+/// Makes them alone.
+pub(super) fn share(locked: &mut Locked, subnets: Subnets, patience: Duration) -> Result<(), Error> {
+    nft(locked, &shared(subnets), patience)
 }
 
 /// Removes them.
@@ -329,10 +355,10 @@ mod tests {
         };
         let subnets = Subnets::parse("10.0.0.0/29 fd00::/64").unwrap();
         let member = member(Path::new("/nonexistent"), "a");
-        let v4 = [("10.0.0.2".parse().unwrap(), subnets.v4)];
-        let both = [v4[0], ("fd00::2".parse().unwrap(), subnets.v6.unwrap())];
-        assert_eq!(member.rules(&both, &[]), None);
-        assert_eq!(member.rules(&v4, &[mapping("2001:db8::1", "tcp")]), None, "no way from IPv6 to IPv4");
+        let v4 = ["10.0.0.2".parse().unwrap()];
+        let both = [v4[0], "fd00::2".parse().unwrap()];
+        assert_eq!(member.rules(&both, &[]), "");
+        assert_eq!(member.rules(&v4, &[mapping("2001:db8::1", "tcp")]), "", "no way from IPv6 to IPv4");
         let all = [
             mapping("192.0.2.1", "tcp"),
             mapping("0.0.0.0", "udp"),
@@ -340,7 +366,7 @@ mod tests {
             mapping("::", "udp"),
             mapping("192.0.2.1", "tcp dport 1 drop #"),
         ];
-        let script = member.rules(&both, &all).unwrap();
+        let script = member.rules(&both, &all);
         for line in [
             "delete table ip t",
             "ip daddr 192.0.2.1 tcp dport 8080 dnat to 10.0.0.2:80",
@@ -352,7 +378,7 @@ mod tests {
             assert!(script.lines().any(|found| found == line), "{line}\n{script}");
         }
         assert!(!script.contains("drop"), "{script}");
-        let script = member.rules(&both, &[mapping("192.0.2.1", "tcp")]).unwrap();
+        let script = member.rules(&both, &[mapping("192.0.2.1", "tcp")]);
         assert!(!script.contains("ip6"), "{script}");
     }
 

@@ -86,7 +86,7 @@ pub(super) fn table(record: &Path, id: &str) -> String {
 }
 
 /// Replaces the table. What no rule accepts is dropped.
-fn script(table: &str, wire: &Wire) -> String {
+pub(super) fn script(table: &str, wire: &Wire) -> String {
     let mac = wire.mac.map(|byte| format!("{byte:02x}")).join(":");
     let (mut senders, mut v4, mut v6) =
         (Ipv4Addr::UNSPECIFIED.to_string(), String::new(), link_local(wire.mac).to_string());
@@ -124,7 +124,7 @@ fn script(table: &str, wire: &Wire) -> String {
 }
 
 /// The family of the tables here.
-const FAMILY: &str = "netdev";
+pub(super) const FAMILY: &str = "netdev";
 
 /// Deletes a table; succeeds also if it does not exist.
 pub(super) fn gone(family: &str, table: &str) -> String {

@@ -482,22 +482,25 @@ impl Network {
             None => Ok(()),
         };
         let table = guard::table(&self.record, &self.id);
-        let added = connected.and_then(|()| {
-            if let (By::Builtin, Some(subnets)) = (connection.by(), subnets) {
-                let (id, namespace, run_dir) = (&*self.id, &*self.namespace, &*self.run_dir);
-                let member = Member { id, namespace, table: &table, run_dir, subnets, patience: PATIENCE };
-                connection.result = Some(member.add(&mut locked, &connection.mappings)?);
+        let (id, namespace, run_dir) = (&*self.id, &*self.namespace, &*self.run_dir);
+        let member = subnets.filter(|_| connection.by() == By::Builtin);
+        let member =
+            member.map(|subnets| Member { id, namespace, table: &table, run_dir, subnets, patience: PATIENCE });
+        let added = connected.and_then(|()| match &member {
+            Some(member) => {
+                connection.result = Some(member.add()?);
                 Ok(())
-            } else {
-                let caller = Caller { id: &self.id, namespace: &self.namespace, patience: PATIENCE };
-                connection.add(&mut locked, &caller)
             }
+            None => connection.add(&mut locked, &Caller { id, namespace, patience: PATIENCE }),
         });
         let status = added.and_then(|()| connection.status());
         let status = status.and_then(|mut status| {
             if self.subnet.is_some() {
                 let wire = wire(connection)?;
-                status.unguarded = guard::make(&mut locked, &table, &wire, PATIENCE)?;
+                status.unguarded = match &member {
+                    Some(member) => member.make_rules(&mut locked, &connection.mappings, &wire)?,
+                    None => guard::make(&mut locked, &table, &wire, PATIENCE)?,
+                };
                 // When its ports are mapped: a datagram that comes before would be led to nobody, and the next ones, too.
                 forget(&self.id, &wire.addresses, &connection.mappings)?;
             }
@@ -534,7 +537,8 @@ impl Network {
         let mut locked = take_lock(&self.run_dir, &connection.list.name, cancel)?;
         let table = guard::table(&self.record, &self.id);
         let addresses = self.addresses(connection)?;
-        if let (By::Builtin, Some(subnets)) = (connection.by(), self.subnets()) {
+        let is_builtin = connection.by() == By::Builtin;
+        if let (true, Some(subnets)) = (is_builtin, self.subnets()) {
             let (id, run_dir) = (&*self.id, &*self.run_dir);
             Member { id, namespace, table: &table, run_dir, subnets, patience: PATIENCE }.remove(&mut locked)?;
         } else {
@@ -543,7 +547,9 @@ impl Network {
         }
         if self.subnet.is_some() {
             forget(&self.id, &addresses, &[])?;
-            guard::remove(&mut locked, &table, PATIENCE)?;
+            if !is_builtin {
+                guard::remove(&mut locked, &table, PATIENCE)?;
+            }
             bridge::remove_if_unused(&mut locked, &self.run_dir, PATIENCE)?;
         }
         noted::remove(self)
