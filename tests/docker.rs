@@ -64,6 +64,7 @@ fn main() -> ExitCode {
         e1_a_signal_of_an_unknown_name_is_refused,
         e1_a_signal_that_pid_1_drops_is_told_of,
         c2_a_container_that_lacks_memory_says_so,
+        c2_an_engine_notices_late_that_memory_was_lacking,
         e1_commands_and_sessions_inside,
         e1_a_session_whose_command_cannot_start,
         e1_no_terminal_session_is_short,
@@ -462,6 +463,28 @@ fn e1_a_signal_that_pid_1_drops_is_told_of() {
         world.driver.stop_task(&task.id, Duration::ZERO, Some(Signal::INT)).await.unwrap();
         world.driver.destroy_task(&task.id, true).await.unwrap();
         assert!(events.try_recv().is_err());
+        world.assert_nothing_left().await;
+    });
+}
+
+/// An engine may report the end of a container before it has noticed why the kernel killed it: its events are asked for the rest.
+fn c2_an_engine_notices_late_that_memory_was_lacking() {
+    block_on(async {
+        let proxy = Proxy::new(engine(), Some((Route::Inspect, Fault::NotYetOom, 0)));
+        let world = World::with(&proxy.endpoint(), json!({}));
+        let fill = "x=0123456789abcdef; n=0; while [ $n -lt 24 ]; do x=$x$x; n=$((n+1)); done; exit 0";
+        // An exit of this status that is no kill is not taken for one.
+        for (script, status, killed) in [(fill, 137, true), ("exit 137", 137, false)] {
+            let mut task = world.script(script);
+            task.resources.memory = MemoryLimits { hard_bytes: Some(16 << 20), soft_bytes: None };
+            world.start(&task).await;
+            let exit = world.wait(&task).await;
+            assert_eq!((exit.exit_code, exit.oom_killed), (status, killed), "{script}");
+            world.driver.destroy_task(&task.id, false).await.unwrap();
+        }
+        assert!(proxy.was_hit());
+        let asked = proxy.log().iter().filter(|call| call.contains("/events?")).count();
+        assert!((1..=2).contains(&asked), "{:?}", proxy.log());
         world.assert_nothing_left().await;
     });
 }

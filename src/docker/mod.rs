@@ -279,6 +279,30 @@ impl Engine {
             _ => Ok(()),
         }
     }
+
+    /// Whether the engine has noticed, or notices before `until`, that a process of the container was killed for lack of memory. Both
+    /// times are of the engine's clock. It may notice this after the end of the container.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub async fn notices_oom(&self, id: &str, since: SystemTime, until: SystemTime) -> Result<bool, EngineError> {
+        const WHAT: &str = "ask for the events of the container";
+        let at = |time: SystemTime| {
+            let time = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            format!("{}.{:09}", time.as_secs(), time.subsec_nanos())
+        };
+        let filters = json!({ "container": [id], "event": ["oom"] });
+        let ask = Ask::get("/events")
+            .with("since", &at(since))
+            .with("until", &at(until))
+            .with("filters", &filters.to_string());
+        let mut events = self.ask_for_lines(WHAT, ask);
+        let after = self.deadlines.ask;
+        match tokio::time::timeout(after, events.next()).await {
+            Ok(event) => event.transpose().map(|event| event.is_some()),
+            Err(_) => Err(EngineError::Timeout { what: WHAT, after }),
+        }
+    }
 }
 
 fn unless_not_modified(result: Result<Value, EngineError>) -> Result<(), EngineError> {

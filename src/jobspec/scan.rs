@@ -53,6 +53,17 @@ enum Before {
     Anything,
 }
 
+/// How far an operand of an operator has been read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operand {
+    /// This is none.
+    No,
+    /// It begins here.
+    Begins,
+    /// A part of it stands before this: a name, a call, an index.
+    Continues,
+}
+
 struct Scan<'t> {
     text: &'t [u8],
     at: usize,
@@ -64,9 +75,8 @@ struct Scan<'t> {
     arguments: usize,
     compared: usize,
     again: usize,
-    /// An operator stands before this.
-    is_operand: bool,
-    /// The brackets and quotes around this: whether an operator stands before each.
+    operand: Operand,
+    /// The brackets and quotes around this: whether each belongs to the operand of an operator.
     brackets: Vec<bool>,
     /// How many of them have one.
     operands: u32,
@@ -101,7 +111,7 @@ impl<'t> Scan<'t> {
             arguments: 0,
             compared: 0,
             again: 0,
-            is_operand: false,
+            operand: Operand::No,
             brackets: Vec::new(),
             operands: 0,
             since: 0,
@@ -158,11 +168,11 @@ impl<'t> Scan<'t> {
                 self.at += 1;
             }
             [b'<', b'<', ..] => self.heredoc()?,
-            [b'(', ..] => {
+            [b'(' | b'[', ..] => {
                 self.opened()?;
                 self.mark();
             }
-            [b')', ..] => {
+            [b')' | b']', ..] => {
                 self.closed()?;
                 self.mark();
             }
@@ -182,7 +192,8 @@ impl<'t> Scan<'t> {
             [byte @ (b'=' | b':'), ..] => {
                 self.assignment()?;
                 let before = self.at.checked_sub(1).and_then(|at| self.text.get(at));
-                self.is_operand = byte == b'=' && matches!(before, Some(b'=' | b'!' | b'<' | b'>'));
+                let is_operator = byte == b'=' && matches!(before, Some(b'=' | b'!' | b'<' | b'>'));
+                self.operand = if is_operator { Operand::Begins } else { Operand::No };
                 self.mark();
             }
             [byte, ..] if is_word(byte) => {
@@ -192,14 +203,19 @@ impl<'t> Scan<'t> {
                 let keyword = matches!(word, b"in" | b"if");
                 self.word(if keyword { Before::Anything } else { Before::Word })?;
                 // Only names have dashes: after anything else it is a minus.
-                self.is_operand = word.ends_with(b"-");
+                self.operand = match self.operand {
+                    _ if word.ends_with(b"-") => Operand::Begins,
+                    Operand::No => Operand::No,
+                    Operand::Begins | Operand::Continues => Operand::Continues,
+                };
                 self.at += length;
             }
             [byte, ..] => {
-                self.is_operand = match byte {
-                    b'+' | b'-' | b'*' | b'/' | b'%' | b'&' | b'|' | b'<' | b'>' => true,
-                    b'!' | b'\n' => self.is_operand,
-                    _ => false,
+                self.operand = match byte {
+                    b'+' | b'-' | b'*' | b'/' | b'%' | b'&' | b'|' | b'<' | b'>' => Operand::Begins,
+                    b'!' | b'.' => self.operand,
+                    b'\n' if self.operand == Operand::Begins => Operand::Begins,
+                    _ => Operand::No,
                 };
                 self.mark();
             }
@@ -211,7 +227,7 @@ impl<'t> Scan<'t> {
     /// A bracket or quote begins here.
     fn opened(&mut self) -> Result<(), Found> {
         self.spend()?;
-        let is_operand = std::mem::take(&mut self.is_operand);
+        let is_operand = std::mem::replace(&mut self.operand, Operand::No) != Operand::No;
         self.operands += u32::from(is_operand);
         self.brackets.push(is_operand);
         Ok(())
@@ -220,13 +236,16 @@ impl<'t> Scan<'t> {
     /// One ends here.
     fn closed(&mut self) -> Result<(), Found> {
         self.spend()?;
-        self.is_operand = false;
-        self.leave();
+        // Another bracket may follow, and belong to the same operand.
+        self.operand = if self.leave() { Operand::Continues } else { Operand::No };
         Ok(())
     }
 
-    fn leave(&mut self) {
-        self.operands -= u32::from(self.brackets.pop().unwrap_or_default());
+    /// Returns whether it belonged to the operand of an operator.
+    fn leave(&mut self) -> bool {
+        let is_operand = self.brackets.pop().unwrap_or_default();
+        self.operands -= u32::from(is_operand);
+        is_operand
     }
 
     /// Counts what was read of the innermost bracket: twice for each bracket after an operator that is around it.
@@ -308,7 +327,7 @@ impl<'t> Scan<'t> {
         if empty.is_some() {
             self.read_again(self.text.len() - from)?;
         }
-        self.is_operand = false;
+        self.operand = Operand::No;
         self.open.push(Open::Heredoc { name, from, indented, empty, brackets: self.brackets.len() });
         Ok(())
     }
@@ -415,6 +434,13 @@ mod tests {
             "[for x in a%b/(",
             "1-1-(",
             "a%b/(c)+(",
+            "a%b/[",
+            "a%b/c[",
+            "a%b/f(",
+            "a-b- --c.d[",
+            "a%b/(c)[",
+            "a+b*c[0].*.d[",
+            "a+b+f(\"x\")[1].d[",
         ] {
             let deep = format!("x = {}", level.repeat(24));
             let (_, message) = code(&deep).unwrap_err();

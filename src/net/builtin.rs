@@ -353,7 +353,6 @@ mod tests {
             protocol: protocol.to_owned(),
             ip: ip.parse().unwrap(),
         };
-        let subnets = Subnets::parse("10.0.0.0/29 fd00::/64").unwrap();
         let member = member(Path::new("/nonexistent"), "a");
         let v4 = ["10.0.0.2".parse().unwrap()];
         let both = [v4[0], "fd00::2".parse().unwrap()];

@@ -263,6 +263,8 @@ pub enum Fault {
     Disconnect,
     /// It is not done; 400, which nobody tries again.
     Refuse,
+    /// It is done, and the answer does not say yet that the container lacked memory.
+    NotYetOom,
 }
 
 pub const FAULTS: [Fault; 7] = [
@@ -428,6 +430,11 @@ fn serve(mut client: UnixStream, upstream: &Path, script: &Mutex<Script>) {
         Some(Fault::ErrorAfter) => drop(client.write_all(error)),
         Some(Fault::Hang) => hold(client),
         Some(Fault::Truncate) => drop(client.write_all(&answer[..answer.len() / 2])),
+        Some(Fault::NotYetOom) => {
+            // Of the same length.
+            let answer = String::from_utf8_lossy(&answer).replace("\"OOMKilled\":true", "\"NotYetOom\":true");
+            drop(client.write_all(answer.as_bytes()));
+        }
         _ => {}
     }
 }

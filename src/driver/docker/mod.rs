@@ -85,6 +85,8 @@ const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
 const ID_LENGTH: usize = 64;
 /// How long an engine may take to report the exit of a container that was killed without it.
 const LAST_WORD: Duration = Duration::from_secs(5);
+/// How long after the end of a killed container its engine may notice that the kernel did it for lack of memory.
+const LATE_NOTICE: Duration = Duration::from_secs(1);
 /// Exit status of a killed process.
 const KILLED: i32 = 128 + libc::SIGKILL;
 /// Capacity of the event queue for a slow listener.
@@ -111,6 +113,8 @@ struct Task {
     end: watch::Receiver<Option<End>>,
     /// Set when its processes were killed without the engine.
     killed: watch::Sender<bool>,
+    /// The engine was asked to stop it.
+    is_stopped: AtomicBool,
     /// The engine did not answer the last query.
     lost: AtomicBool,
     network: Option<DriverNetwork>,
@@ -568,6 +572,7 @@ impl Shared {
             ended_at: Mutex::default(),
             end,
             killed,
+            is_stopped: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             network,
             sampler: Mutex::new(sampler),
@@ -603,13 +608,23 @@ impl Shared {
                 // The task ends after its last lines. If the reader of the output is away, this does not wait for it.
                 let _late = tokio::time::timeout(patience, collecting).await;
             }
+            let mut unexplained_since = None;
             if let Some(task) = weak.upgrade() {
                 // The engine takes both times by its own clock, and for a short run may report the end before the start.
                 *lock(&task.ended_at) = Some(at.max(task.started_at));
                 // What the kernel counted holds also where the engine has not noticed it.
                 if let Ok(exit) = &mut end {
                     exit.oom_killed |= oom_kills(&cgroups, &task.own.cgroup_parent) > task.own.oom_kills;
+                    let is_explained = exit.oom_killed || task.is_stopped.load(Ordering::Relaxed);
+                    unexplained_since = (exit.exit_code == KILLED && !is_explained).then_some(task.started_at);
                 }
+            }
+            if let (Ok(exit), Some(since)) = (&mut end, unexplained_since) {
+                let noticed = life.engine.notices_oom(&id, since, at + LATE_NOTICE).await;
+                exit.oom_killed = noticed.unwrap_or_else(|error| {
+                    tracing::debug!(%error, id, "asking why a container was killed");
+                    false
+                });
             }
             sender.send_replace(Some(end));
             // A reader that opens the FIFO later still gets the rest.
@@ -1039,6 +1054,7 @@ impl Driver for DockerDriver {
         if let Some(sent) = signal.or(task.stop_signal).filter(|_| !timeout.is_zero()) {
             self.0.tell_of_dropped(&task, sent);
         }
+        task.is_stopped.store(true, Ordering::Relaxed);
         let stopping = async {
             let signal = signal.map(Signal::number);
             life.stop(&task.container, timeout, signal).await.map_err(|e| image::unknown(&e))
