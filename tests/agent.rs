@@ -444,13 +444,15 @@ fn variables_reach_templates_and_their_changes_tasks() {
     words("one more false");
     put("nomad/jobs/web", "two");
     words("one more falsetwo more false");
-    // An agent that comes back finds them as they are, and does nothing to the task.
-    let pid = agent.get(&format!("/v1/allocation/{}", alloc["ID"].as_str().unwrap()));
+    // An agent that comes back finds them as they are, and does nothing to the task. The state has the restart a moment after the
+    // task has written.
     let starts = |alloc: &Value| alloc["TaskStates"]["t"]["Restarts"].clone();
+    let restarted = || agent.get(&format!("/v1/allocation/{}", alloc["ID"].as_str().unwrap()));
+    agent.until("the restart is counted", || (starts(&restarted()) == 1).then_some(()));
     let _status = agent.end(Signal::KILL);
     let agent = Agent::start(&world);
     let now = agent.alloc("web", "running", "");
-    assert_eq!(starts(&agent.get(&format!("/v1/allocation/{}", now["ID"].as_str().unwrap()))), starts(&pid));
+    assert_eq!(starts(&agent.get(&format!("/v1/allocation/{}", now["ID"].as_str().unwrap()))), 1);
     assert_eq!(said(&agent, &alloc, "t"), "one more falsetwo more false");
     agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
     agent.wind_up();

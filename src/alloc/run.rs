@@ -776,6 +776,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_restart_of_all_tasks_is_not_lost_before_they_run() {
+        let world = world(&[("web", &[Act::UntilStopped(0)]), ("side", &[Act::UntilStopped(0)])]);
+        let mut alloc = alloc(&world.machine, fake::job(vec![task("web"), task("side")]));
+        alloc.set_up().await.unwrap();
+        let control = alloc.control();
+        let (sender, _events) = mpsc::unbounded_channel();
+        let order = async {
+            control.restart_all().await.unwrap();
+            control.stop(Stop::Gracefully);
+        };
+        // The order comes first.
+        let (_, result) = tokio::join!(biased; order, alloc.run(world.stop.subscribe(), sender));
+        assert_eq!(failure(&result), None);
+        let restarts: Vec<u64> = control.view().tasks.iter().map(|task| task.restarts).collect();
+        assert_eq!(restarts, [1, 1]);
+        assert_eq!(alloc.destroy().await.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_stop_interrupts_the_wait_for_a_restart() {
         let world = world(&[("web", &[Act::Exit(SECOND, 5)])]);
         world.stop_after(3 * SECOND, Stop::Gracefully);

@@ -135,7 +135,7 @@ impl Supervisor {
             results: earlier.iter().map(ended_earlier).collect(),
             stop,
             leave: shared.control.leave.subscribe(),
-            orders: shared.control.anew.subscribe(),
+            orders: shared.control.orders_anew(),
             // The request may come from an earlier process, which did not complete it.
             anew: earlier.iter().any(|state| state.anew),
             shutdown_delay: group.shutdown_delay,

@@ -14,7 +14,7 @@ mod wire;
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -187,7 +187,9 @@ pub struct Control {
     /// The version of its job that the allocation was updated to; `None` while it has the version that it began with.
     update: watch::Sender<Option<Updated>>,
     /// Counts the requests to restart all of its tasks from the beginning.
-    pub(super) anew: watch::Sender<u64>,
+    anew: watch::Sender<u64>,
+    /// How many of them had been made when its tasks last began again.
+    begun_anew: AtomicU64,
     /// Its current services have been registered.
     announced: AtomicBool,
     /// The allocation has begun to end.
@@ -237,6 +239,7 @@ impl Control {
             skips_delay: AtomicBool::new(false),
             update: watch::Sender::default(),
             anew: watch::Sender::default(),
+            begun_anew: AtomicU64::default(),
             announced: AtomicBool::new(false),
             ending: watch::Sender::new(false),
             ended: watch::Sender::new(false),
@@ -567,8 +570,20 @@ impl Control {
         }
     }
 
+    /// Becomes ready with each request to restart all tasks, also with one that was made before its tasks were looked after:
+    /// while it was restored, for example.
+    pub(super) fn orders_anew(&self) -> watch::Receiver<u64> {
+        let mut orders = self.anew.subscribe();
+        if *orders.borrow() > self.begun_anew.load(Ordering::Relaxed) {
+            orders.mark_changed();
+        }
+        orders
+    }
+
     /// All of its tasks have ended and start again from the beginning.
     pub(super) fn begin_anew(&self) {
+        // Whoever asks from here on waits for the next time.
+        self.begun_anew.store(*self.anew.borrow(), Ordering::Relaxed);
         self.tasks.iter().for_each(|task| task.update(State::begin_anew));
     }
 

@@ -200,6 +200,8 @@ async fn a_query_waits_for_what_it_asks_about() {
 async fn answers_are_packed_and_indented_when_asked() {
     let world = World::new().await;
     world.run("web").await;
+    // Then its version is stable, which the answers say.
+    world.deployed("web").await;
     let plain = world.json("/v1/job/web").await;
     let pretty = world.get("/v1/job/web?pretty").await;
     assert!(pretty.text().starts_with("{\n    \"") && pretty.json() == plain);
