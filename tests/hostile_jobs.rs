@@ -23,7 +23,7 @@ const MOST_KIB: i64 = 600_000;
 const LONGEST_OUTPUT: usize = 40_000;
 /// Generated files, and the slice of them that runs by default.
 const GENERATED: u64 = 2000;
-const SLICE: u64 = 150;
+const SLICE: u64 = 60;
 
 /// Runs a file with a limit of memory, so that a failure cannot fill the machine.
 fn limited(world: &World, args: &[&str]) -> Command {
