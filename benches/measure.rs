@@ -252,6 +252,9 @@ mod launch {
         calls: Option<u64>,
     }
 
+    /// Milliseconds back to back, and after a pause.
+    type Times = (Vec<f64>, Vec<f64>);
+
     /// Something that launches `/bin/true` once.
     struct Candidate {
         name: String,
@@ -379,8 +382,8 @@ mod launch {
         candidates: &mut [Candidate],
         inside: &[(PathBuf, &str)],
         flags: &[&str],
-    ) -> Result<BTreeMap<String, (Vec<f64>, Vec<f64>)>> {
-        let mut from_inside: BTreeMap<String, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+    ) -> Result<BTreeMap<String, Times>> {
+        let mut from_inside: BTreeMap<String, Times> = BTreeMap::new();
         let blocks = options.runs.min(BLOCKS);
         for block in 0..blocks {
             let rounds = options.runs * (block + 1) / blocks - options.runs * block / blocks;

@@ -787,7 +787,7 @@ mod tests {
             control.stop(Stop::Gracefully);
         };
         // The order comes first.
-        let (_, result) = tokio::join!(biased; order, alloc.run(world.stop.subscribe(), sender));
+        let ((), result) = tokio::join!(biased; order, alloc.run(world.stop.subscribe(), sender));
         assert_eq!(failure(&result), None);
         let restarts: Vec<u64> = control.view().tasks.iter().map(|task| task.restarts).collect();
         assert_eq!(restarts, [1, 1]);
