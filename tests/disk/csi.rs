@@ -299,7 +299,7 @@ fn f7_volumes_across_reboots() {
             text.contains(&format!("\n{}\n", first + 12)).then_some(())
         });
         assert!(!writer.is_finished());
-        if boot() % 2 == 0 {
+        if boot().is_multiple_of(2) {
             reset();
         }
         reboot();
