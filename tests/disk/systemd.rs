@@ -25,8 +25,7 @@ fn job(name: &str, kind: &str, tasks: &[Value]) -> Value {
         "RestartPolicy": { "Attempts": 0, "Mode": "fail" }, "ReschedulePolicy": { "Attempts": 0, "Unlimited": false } }] })
 }
 
-/// Installs the shipped units, and starts them.
-pub fn install() {
+fn install() {
     let shipped = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/systemd");
     for unit in [UNIT, "agentbin.socket"] {
         std::fs::copy(shipped.join(unit), format!("/etc/systemd/system/{unit}")).unwrap();
