@@ -168,10 +168,12 @@ fn options() -> Result<Options> {
     while let Some(argument) = arguments.next() {
         if argument == "--before" {
             let folder = arguments.next().context("--before needs the folder of a release build")?;
-            ensure!(
-                Path::new(&folder).join("agentbin").is_file(),
-                "--before {folder}: there is no agentbin in it: name the folder of a release build, such as target/release"
-            );
+            for file in ["agentbin", "examples/bench_launch"] {
+                ensure!(
+                    Path::new(&folder).join(file).is_file(),
+                    "--before {folder}: there is no {file}: name the folder of a release build, such as target/release"
+                );
+            }
             options.before = Some(PathBuf::from(folder));
             continue;
         }
@@ -372,7 +374,7 @@ mod launch {
     fn programs_inside(options: &Options) -> Vec<(PathBuf, &'static str)> {
         let now = std::env::var_os("BENCH_LAUNCH").map(|program| (PathBuf::from(program), ""));
         let earlier = options.before.as_ref().map(|before| (before.join("examples/bench_launch"), BEFORE));
-        now.into_iter().chain(earlier.filter(|(program, _)| program.is_file())).collect()
+        now.into_iter().chain(earlier).collect()
     }
 
     /// Everybody takes turns within a round, so that a busy moment of the machine hits all of them. Returns the times of what

@@ -876,7 +876,7 @@ fn ten_thousand_connections_take_little_of_the_agent_and_nothing_of_its_tasks() 
     agent.wind_up();
 }
 
-/// A4: the agent's driver plugins run tasks, which outlive a killed agent with its plugins, and are found again.
+/// A4, P3: the agent's driver plugins run tasks, which outlive a killed agent with its plugins, and are found again.
 #[test]
 fn a4_tasks_of_a_driver_plugin_outlive_the_agent() {
     need_root!();

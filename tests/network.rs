@@ -1,4 +1,5 @@
-//! Groups with a network of their own (B5, G1, G2, G3): the real binary and the reference CNI plugins, on a machine of the test's own.
+//! Groups with a network of their own (B5, G1, G2, G3): the real binary and the reference CNI plugins, on a machine of the test's
+//! own.
 //!
 //! Each test has a machine of its own (`site`), and what a run leaves there is found by comparing all of it with what was there
 //! before.
@@ -746,14 +747,11 @@ fn many_allocations_leave_nothing(by: By) {
     let deadline = Instant::now() + seconds(if full { 300 } else { 60 });
     let said = loop {
         let said = String::from_utf8_lossy(&run.stdout.lock().unwrap()).into_owned();
-        if said.matches(" end\n").count() == at_once {
+        let ready = said.matches(" end\n").count();
+        if ready == at_once {
             break said;
         }
-        assert!(
-            Instant::now() < deadline,
-            "{} of {at_once} have said where they are: {said}",
-            said.matches(" end\n").count()
-        );
+        assert!(Instant::now() < deadline, "{ready} of {at_once} have said where they are: {said}");
         #[expect(clippy::disallowed_methods, reason = "tasks come up until a deadline; there is no event")]
         std::thread::sleep(Duration::from_millis(50));
     };
@@ -766,19 +764,24 @@ fn many_allocations_leave_nothing(by: By) {
     assert_eq!(site.state(), before);
 }
 
+/// An engine for this test, which says so if there is none.
+fn engine(test: &str) -> Option<TestEngine> {
+    match TestEngine::start() {
+        Ok(engine) => Some(engine),
+        Err(why) => {
+            assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{why}");
+            println!("SKIP: {test}: {why}");
+            None
+        }
+    }
+}
+
 /// G2: a container and a process share one network, for which nothing is fetched; the container's names are the group's.
 #[test]
 fn g2_docker_and_exec_in_one_group() {
     need_root!();
     let site = Site::new();
-    let engine = match TestEngine::start() {
-        Ok(engine) => engine,
-        Err(why) => {
-            assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{why}");
-            println!("SKIP: g2_docker_and_exec_in_one_group: {why}");
-            return;
-        }
-    };
+    let Some(engine) = engine("g2_docker_and_exec_in_one_group") else { return };
     let before = site.state();
     let text = r#"
 job "pair" {
@@ -866,14 +869,7 @@ job "pair" {
 fn b5_tasks_of_all_drivers_are_in_the_groups_namespace() {
     need_root!();
     let site = Site::new();
-    let engine = match TestEngine::start() {
-        Ok(engine) => engine,
-        Err(why) => {
-            assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{why}");
-            println!("SKIP: b5_tasks_of_all_drivers_are_in_the_groups_namespace: {why}");
-            return;
-        }
-    };
+    let Some(engine) = engine("b5_tasks_of_all_drivers_are_in_the_groups_namespace") else { return };
     let source = site.world.file(
         "Where.java",
         "class Where {

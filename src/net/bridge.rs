@@ -175,6 +175,7 @@ pub(super) fn prepare(
             }
             subnets.all().try_for_each(|subnet| allow(locked, subnet, patience))
         }
+        // Its rules come with those of each allocation, in one transaction.
         By::Builtin => {
             builtin::make_bridge(subnets)?;
             for subnet in subnets.all() {

@@ -90,11 +90,9 @@ impl Member<'_> {
         mappings: &[Mapping],
         wire: &guard::Wire,
     ) -> Result<Option<String>, Error> {
-        check()?;
         let needed = shared(self.subnets) + &self.rules(&wire.addresses, mappings);
         let all = needed.clone() + &guard::script(self.table, wire);
-        let path = program::find(guard::PROGRAM).unwrap_or_default();
-        let output = guard::call(locked, &path, &["-f", "-"], &all, self.patience)?;
+        let output = call_nft(locked, &all, self.patience)?;
         if output.status.success() {
             return Ok(None);
         }
@@ -302,11 +300,19 @@ pub(super) fn check() -> Result<(), Error> {
     }
 }
 
+/// What `nft` reads a script from.
+const FROM_STDIN: [&str; 2] = ["-f", "-"];
+
 fn nft(locked: &mut Locked, script: &str, patience: Duration) -> Result<(), Error> {
+    let output = call_nft(locked, script, patience)?;
+    if output.status.success() { Ok(()) } else { Err(guard::failed(&FROM_STDIN, output.reason())) }
+}
+
+/// The same, without looking at its status.
+fn call_nft(locked: &mut Locked, script: &str, patience: Duration) -> Result<program::Output, Error> {
     check()?;
     let path = program::find(guard::PROGRAM).unwrap_or_default();
-    let output = guard::call(locked, &path, &["-f", "-"], script, patience)?;
-    if output.status.success() { Ok(()) } else { Err(guard::failed(&["-f", "-"], output.reason())) }
+    guard::call(locked, &path, &FROM_STDIN, script, patience)
 }
 
 #[cfg(test)]

@@ -537,8 +537,8 @@ impl Network {
         let mut locked = take_lock(&self.run_dir, &connection.list.name, cancel)?;
         let table = guard::table(&self.record, &self.id);
         let addresses = self.addresses(connection)?;
-        let is_builtin = connection.by() == By::Builtin;
-        if let (true, Some(subnets)) = (is_builtin, self.subnets()) {
+        let builtin = self.subnets().filter(|_| connection.by() == By::Builtin);
+        if let Some(subnets) = builtin {
             let (id, run_dir) = (&*self.id, &*self.run_dir);
             Member { id, namespace, table: &table, run_dir, subnets, patience: PATIENCE }.remove(&mut locked)?;
         } else {
@@ -547,7 +547,7 @@ impl Network {
         }
         if self.subnet.is_some() {
             forget(&self.id, &addresses, &[])?;
-            if !is_builtin {
+            if builtin.is_none() {
                 guard::remove(&mut locked, &table, PATIENCE)?;
             }
             bridge::remove_if_unused(&mut locked, &self.run_dir, PATIENCE)?;
