@@ -118,7 +118,13 @@ impl Driver {
             left.extend(entries.map(|entry| entry.path().display().to_string()));
         }
         for entry in std::fs::read_dir(self.path("state/volumes")).into_iter().flatten().flatten() {
-            let volume: Value = serde_json::from_slice(&std::fs::read(entry.path()).unwrap()).unwrap();
+            // What the driver writes at this moment is complete, and has its name, in the next one.
+            let path = entry.path();
+            let Some(text) = std::fs::read(&path).ok().filter(|_| path.extension().is_none_or(|it| it != "new")) else {
+                left.push(format!("{} changes", path.display()));
+                continue;
+            };
+            let volume: Value = serde_json::from_slice(&text).unwrap();
             for used in ["Attached", "Staged", "Published"] {
                 if volume.get(used).is_some_and(|used| used.as_object().is_some_and(|all| !all.is_empty())) {
                     left.push(format!("{used}: {volume}"));
