@@ -117,7 +117,7 @@ var csiRows = []row{
 	{command: "plugin status disk"},
 	{command: "plugin status -short disk"},
 	{command: "plugin status -verbose disk"},
-	{command: "plugin status -json disk", json: true},
+	{command: "plugin status -json disk", json: true, wait: healthy("plugin", 0, 1)},
 	{command: "plugin status nosuch", status: 1},
 	{command: "node status -short {node}", but: "there is no mock_driver and no qemu"},
 	{command: "volume create nosuch.hcl", status: 1},
