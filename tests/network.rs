@@ -70,6 +70,13 @@ fn g1_without_plugins_groups_reach_each_other_and_are_reached_over_mapped_ports(
     groups_reach_each_other_and_are_reached_over_mapped_ports(By::Builtin);
 }
 
+/// G1: the same where they are, and nft is not.
+#[test]
+fn g1_without_nft_groups_reach_each_other_and_are_reached_over_mapped_ports() {
+    need_root!();
+    groups_reach_each_other_and_are_reached_over_mapped_ports(By::PluginsAlone);
+}
+
 fn groups_reach_each_other_and_are_reached_over_mapped_ports(by: By) {
     let site = Site::made(by);
     let before = site.state();
@@ -121,6 +128,13 @@ fn g1_udp_hairpin_and_the_hosts_loopback() {
 fn g1_without_plugins_udp_hairpin_and_the_hosts_loopback() {
     need_root!();
     udp_hairpin_and_the_hosts_loopback(By::Builtin);
+}
+
+/// G1: the same where they are, and nft is not.
+#[test]
+fn g1_without_nft_udp_hairpin_and_the_hosts_loopback() {
+    need_root!();
+    udp_hairpin_and_the_hosts_loopback(By::PluginsAlone);
 }
 
 fn udp_hairpin_and_the_hosts_loopback(by: By) {
@@ -656,7 +670,7 @@ fn g1_networks_without_a_record_are_removed() {
     assert_eq!(site.state(), before);
 }
 
-/// G1: a program that a plugin leaves running, as some do that serve names, is no orphan of the run's.
+/// G1: a program that a plugin leaves running, as some do that serve names, is not an orphan of the run's.
 #[test]
 fn g1_what_a_plugin_leaves_running_goes_on() {
     need_root!();

@@ -1,9 +1,10 @@
 //! The network of mode `bridge`: a bridge of our own, its CNI list, and the few rules that it needs besides.
 //!
 //! The reference plugins connect each allocation and map its ports; where they are not installed, `builtin` does. Rules that are the
-//! same for all allocations are in chains, or a table, of our own, once: packets may be forwarded, leave with the host's address, and
-//! do not reach the host's loopback. Bridge and rules are removed with the last allocation. Rules for a single allocation are in
-//! `guard`, and in `builtin` those of its ports.
+//! same for all allocations are in a table of our own, once: packets leave with the host's address, and do not reach the host's
+//! loopback. Where rules of iptables drop forwarded packets, a chain of ours accepts those of the bridge. Without nft, for which the
+//! plugins do not ask, all of them are in chains of iptables. Bridge and rules are removed with the last allocation. Rules for a
+//! single allocation are in `guard`, and in `builtin` those of its ports.
 
 use std::fs;
 use std::io;
@@ -12,13 +13,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::net::netlink::NETFILTER;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use sha2::Digest as _;
 
+use super::builtin::Member;
 use super::cni::List;
+use super::guard::Wire;
 use super::lease::{By, NAME, leases, taken};
 use super::lock::Locked;
-use super::{Error, Subnet, Subnets, builtin, conntrack, forward, program};
+use super::netlink::Socket;
+use super::{Error, Mapping, Subnet, Subnets, builtin, conntrack, forward, netlink, program};
 use crate::spec::json::json;
 use crate::sys::{self, owned};
 
@@ -27,7 +32,7 @@ const INPUT: &str = "AGENTBIN-INPUT";
 const LEAVE: &str = "AGENTBIN-LEAVE";
 /// Longest mark file that is read, in bytes: two subnets.
 const LONGEST_MARK: u64 = 128;
-/// Table, chain of the kernel, our chain: `builtin` has the first, IPv6 the first two.
+/// Table, chain of the kernel, our chain: beside rules of nft there is the first, for IPv6 the first two.
 const JUMPS: [(&str, &str, &str); 3] =
     [("filter", "FORWARD", FORWARD), ("nat", "POSTROUTING", LEAVE), ("filter", "INPUT", INPUT)];
 
@@ -38,11 +43,33 @@ struct Tables {
     restore: &'static str,
     jumps: usize,
     accepts: &'static str,
+    /// How the kernel calls the family.
+    family: u8,
+    /// The tables of the older of the two ways in which iptables makes them, in the network namespace of this thread.
+    names: &'static str,
 }
 
-const V4: Tables = Tables { iptables: "iptables", restore: "iptables-restore", jumps: 3, accepts: "agentbin.accepts" };
-const V6: Tables =
-    Tables { iptables: "ip6tables", restore: "ip6tables-restore", jumps: 2, accepts: "agentbin.accepts6" };
+const V4: Tables = Tables {
+    iptables: "iptables",
+    restore: "iptables-restore",
+    jumps: 3,
+    accepts: "agentbin.accepts",
+    family: libc::NFPROTO_IPV4 as u8,
+    names: "/proc/thread-self/net/ip_tables_names",
+};
+const V6: Tables = Tables {
+    iptables: "ip6tables",
+    restore: "ip6tables-restore",
+    jumps: 2,
+    accepts: "agentbin.accepts6",
+    family: libc::NFPROTO_IPV6 as u8,
+    names: "/proc/thread-self/net/ip6_tables_names",
+};
+
+/// A message of the subsystem `NFNL_SUBSYS_NFTABLES`, and its attributes.
+const GET_CHAIN: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8 | 4;
+const CHAIN_TABLE: u16 = 1;
+const CHAIN_NAME: u16 = 3;
 
 impl Tables {
     const fn of(subnet: Subnet) -> Tables {
@@ -54,8 +81,8 @@ impl Tables {
         iptables(self.iptables).and_then(|_| iptables(self.restore)).map(drop)
     }
 
-    /// The file that says that the chain for forwarded packets may exist beside the rules of `builtin`. The chain itself is not asked
-    /// for: a question that fails would be taken for a no, and the chain would stay.
+    /// The file that says that the chain for forwarded packets may exist beside the rules of nft. The chain itself is not asked for: a
+    /// question that fails would be taken for a no, and the chain would stay.
     fn accepts(self, run_dir: &Path) -> PathBuf {
         run_dir.join("lock").join(self.accepts)
     }
@@ -87,14 +114,26 @@ pub(super) fn has_plugins(dirs: &[PathBuf]) -> bool {
     ["bridge", "host-local", "portmap"].iter().all(|kind| dirs.iter().any(|dir| dir.join(kind).exists()))
 }
 
-impl By {
-    /// The file that says that its rules may exist.
+/// The program that has made the rules that allocations share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rules {
+    Iptables,
+    Nft,
+}
+
+impl Rules {
+    /// The file that says that they may exist.
     fn mark(self, run_dir: &Path) -> PathBuf {
         let name = match self {
-            By::Plugins => "agentbin.plugins",
-            By::Builtin => "agentbin.builtin",
+            Rules::Iptables => "agentbin.plugins",
+            Rules::Nft => "agentbin.builtin",
         };
         run_dir.join("lock").join(name)
+    }
+
+    fn write_mark(self, run_dir: &Path) -> Result<(), Error> {
+        let path = self.mark(run_dir);
+        fs::write(&path, "").map_err(Error::system("write", &path))
     }
 }
 
@@ -151,7 +190,7 @@ pub(super) fn prepare(
             return Err(Error::OtherSubnet { asked: subnets, made, options });
         }
         Ok(_) => {
-            remove_if_unused(locked, run_dir, patience)?;
+            remove_if_unused(locked, run_dir, false, patience)?;
             fs::write(&path, &wanted).map_err(Error::system("write", &path))?;
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -162,34 +201,51 @@ pub(super) fn prepare(
         }
         Err(error) => return Err(Error::system("read", &path)(error)),
     }
-    let path = by.mark(run_dir);
-    fs::write(&path, "").map_err(Error::system("write", &path))?;
     if subnets.v6.is_some() {
         forward::allow()?;
     }
-    match by {
-        By::Plugins => {
-            // The plugin's would have no IPv6 where new interfaces have none.
-            if subnets.v6.is_some() {
-                builtin::make_bridge(subnets)?;
-            }
-            subnets.all().try_for_each(|subnet| allow(locked, subnet, patience))
+    // The plugin's would have no IPv6 where new interfaces have none.
+    if by == By::Builtin || subnets.v6.is_some() {
+        builtin::make_bridge(subnets)?;
+    }
+    if builtin::check().is_err() {
+        return Ok(());
+    }
+    // The rules come with those of each allocation, in one transaction.
+    Rules::Nft.write_mark(run_dir)?;
+    for subnet in subnets.all() {
+        let tables = Tables::of(subnet);
+        if drops_forwarded(locked, tables, patience)? {
+            let path = tables.accepts(run_dir);
+            fs::write(&path, "").map_err(Error::system("write", &path))?;
+            let rules = format!("*filter\n:{FORWARD} - [0:0]\n{}COMMIT\n", accepted(subnet));
+            restore(locked, tables, &rules, patience)?;
+            jump(locked, tables, &JUMPS[..1], patience)?;
         }
-        // Its rules come with those of each allocation, in one transaction.
-        By::Builtin => {
-            builtin::make_bridge(subnets)?;
-            for subnet in subnets.all() {
-                let tables = Tables::of(subnet);
-                if drops_forwarded(locked, tables, patience)? {
-                    let path = tables.accepts(run_dir);
-                    fs::write(&path, "").map_err(Error::system("write", &path))?;
-                    let rules = format!("*filter\n:{FORWARD} - [0:0]\n{}COMMIT\n", accepted(subnet));
-                    restore(locked, tables, &rules, patience)?;
-                    jump(locked, tables, &JUMPS[..1], patience)?;
-                }
-            }
-            Ok(())
+    }
+    Ok(())
+}
+
+/// Makes the rules of an allocation that is connected, and those that all share. Returns why it has none for its wire, if so.
+pub(super) fn make_rules(
+    locked: &mut Locked,
+    member: &Member<'_>,
+    by: By,
+    mappings: &[Mapping],
+    wire: &Wire,
+) -> Result<Option<String>, Error> {
+    // The plugins have mapped their ports.
+    let mappings = if by == By::Builtin { mappings } else { &[] };
+    match member.make_rules(locked, mappings, wire) {
+        Err(error) if by == By::Plugins => {
+            Rules::Iptables.write_mark(member.run_dir)?;
+            member.subnets.all().try_for_each(|subnet| allow(locked, subnet, member.patience))?;
+            Ok(Some(match error {
+                Error::NoProgram { program, package } => format!("{program} is not installed (package {package})"),
+                other => other.to_string(),
+            }))
         }
+        made => made,
     }
 }
 
@@ -198,8 +254,8 @@ fn accepted(subnet: Subnet) -> String {
     format!("-A {FORWARD} -d {subnet} -o {NAME} -j ACCEPT\n-A {FORWARD} -s {subnet} -i {NAME} -j ACCEPT\n")
 }
 
-/// Makes the rules that allocations need which plugins have connected. The loopback of IPv6 is out of reach without a rule: the kernel
-/// takes no packet for it from another interface.
+/// Makes by iptables the rules that allocations share. The loopback of IPv6 is out of reach without a rule: the kernel takes no packet
+/// for it from another interface.
 fn allow(locked: &mut Locked, subnet: Subnet, patience: Duration) -> Result<(), Error> {
     let tables = Tables::of(subnet);
     let (input, loopback, multicast) = if tables == V4 {
@@ -231,12 +287,29 @@ fn jump(locked: &mut Locked, tables: Tables, jumps: &[(&str, &str, &str)], patie
 /// Whether `iptables` has rules, such as Docker's, by which forwarded packets may be dropped: no table of another program can
 /// accept what one has dropped.
 fn drops_forwarded(locked: &mut Locked, tables: Tables, patience: Duration) -> Result<bool, Error> {
-    if tables.check().is_err() {
+    if tables.check().is_err() || !may_have_rules(tables) {
         return Ok(false);
     }
     let rules = forward_rules(locked, tables, patience)?;
     // Without support in the kernel there are no rules either.
     Ok(rules.is_some_and(|rules| rules.lines().any(|line| line != "-P FORWARD ACCEPT")))
+}
+
+/// Whether the kernel has a chain of `iptables` for forwarded packets, in either of the ways in which it makes them: cheaper than
+/// the program. What the kernel does not tell may be.
+fn may_have_rules(tables: Tables) -> bool {
+    let is_legacy = match fs::read_to_string(tables.names) {
+        Ok(names) => names.lines().any(|name| name == "filter"),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    };
+    is_legacy || {
+        let wanted = [netlink::text(CHAIN_TABLE, "filter"), netlink::text(CHAIN_NAME, "FORWARD")];
+        // What follows the family is 0.
+        let header = [tables.family, 0, 0, 0];
+        let asked = Socket::open(Some(NETFILTER)).and_then(|socket| socket.ask(GET_CHAIN, 0, &header, &wanted));
+        // A chain that is there is no acknowledgement.
+        !asked.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::NOENT))
+    }
 }
 
 /// The rules of `iptables` for forwarded packets, as its options; `None` where it says that there are none.
@@ -291,8 +364,13 @@ fn used(run_dir: &Path) -> Result<usize, Error> {
     Ok(v4.max(taken.len() - v4))
 }
 
-/// Removes what all allocations share, if no allocation has an address any more.
-pub(super) fn remove_if_unused(locked: &mut Locked, run_dir: &Path, patience: Duration) -> Result<(), Error> {
+/// Removes what all allocations share, if no allocation has an address any more. The rules of nft may be `unshared` already.
+pub(super) fn remove_if_unused(
+    locked: &mut Locked,
+    run_dir: &Path,
+    unshared: bool,
+    patience: Duration,
+) -> Result<(), Error> {
     let mark = mark(run_dir);
     if used(run_dir)? > 0 || !mark.exists() {
         return Ok(());
@@ -300,12 +378,12 @@ pub(super) fn remove_if_unused(locked: &mut Locked, run_dir: &Path, patience: Du
     let made = owned::read(&mark, LONGEST_MARK).ok();
     let made = made.and_then(|text| Subnets::parse(&String::from_utf8_lossy(&text)));
     let v6 = made.and_then(|made| made.v6).map(Tables::of);
-    let is_by = |by: By| by.mark(run_dir).exists();
-    if is_by(By::Builtin) {
+    let is_by = |rules: Rules| rules.mark(run_dir).exists();
+    if is_by(Rules::Nft) && !unshared {
         builtin::unshare(locked, v6.is_some(), patience)?;
     }
     for tables in [V4].into_iter().chain(v6) {
-        if is_by(By::Plugins) {
+        if is_by(Rules::Iptables) {
             leave(locked, tables, &JUMPS[..tables.jumps], patience)?;
             // Naming a chain creates it if it is missing: an error about a missing chain could not be distinguished from another
             // failure.
@@ -329,7 +407,7 @@ pub(super) fn remove_if_unused(locked: &mut Locked, run_dir: &Path, patience: Du
     let gateways: Vec<IpAddr> = made.into_iter().flat_map(Subnets::all).map(Subnet::gateway).collect();
     let forgotten = conntrack::forget(&gateways, &[], patience);
     forgotten.map_err(Error::system("make the kernel forget the connections of", NAME))?;
-    let rest = [By::Plugins.mark(run_dir), By::Builtin.mark(run_dir), V4.accepts(run_dir), V6.accepts(run_dir)];
+    let rest = [Rules::Iptables.mark(run_dir), Rules::Nft.mark(run_dir), V4.accepts(run_dir), V6.accepts(run_dir)];
     for path in rest {
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::system("remove", path)(error)),

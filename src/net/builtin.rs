@@ -82,8 +82,8 @@ impl Member<'_> {
         }))
     }
 
-    /// Makes all rules in one transaction: those that allocations share, those of its ports, and those of its wire. If the kernel
-    /// does not take the last ones, the network works without them, and the reason is returned.
+    /// Makes all rules in one transaction: those that allocations share, those of the ports that are mapped here, and those of its
+    /// wire. If the kernel does not take the last ones, the network works without them, and the reason is returned.
     pub(super) fn make_rules(
         &self,
         locked: &mut Locked,
@@ -132,18 +132,32 @@ impl Member<'_> {
         script
     }
 
-    /// Disconnects it: the rules, the interfaces, the address. What does not exist counts as removed.
-    pub(super) fn remove(&self, locked: &mut Locked) -> Result<(), Error> {
-        let gone: String = families(self.subnets.v6.is_some()).map(|family| guard::gone(family, self.table)).collect();
-        let all = gone.clone() + &guard::gone(guard::FAMILY, self.table);
-        // A kernel that has no rules for wires takes no script that names them.
-        let rules = nft(locked, &all, self.patience).or_else(|_| {
-            nft(locked, &gone, self.patience).and_then(|()| guard::remove(locked, self.table, self.patience))
-        });
+    /// Disconnects it: the interfaces, the rules, the address. What does not exist counts as removed. Returns what
+    /// [`Member::remove_rules`] does.
+    pub(super) fn remove(&self, locked: &mut Locked) -> Result<bool, Error> {
+        check()?;
         let here = Links::open().map_err(Error::system("reach the network interfaces for", self.namespace))?;
-        here.remove(&link_of(self.id)).map_err(Error::system("disconnect", self.namespace))?;
-        rules?;
-        self.give_back()
+        let removed = here.remove(&link_of(self.id)).map_err(Error::system("disconnect", self.namespace));
+        // Before somebody else has its address.
+        let unshared = self.remove_rules(locked)?;
+        removed?;
+        self.give_back()?;
+        Ok(unshared)
+    }
+
+    /// Removes its rules, and with those of the last allocation the ones that allocations share, in one transaction. Returns whether
+    /// these are gone.
+    pub(super) fn remove_rules(&self, locked: &mut Locked) -> Result<bool, Error> {
+        if check().is_err() {
+            return Ok(false);
+        }
+        let taken = lease::taken(self.run_dir)?;
+        let is_last = taken.iter().all(|(_, path)| lease::is_of(path, self.id));
+        let families = || families(self.subnets.v6.is_some());
+        let own = families().chain([guard::FAMILY]).map(|family| (family, self.table));
+        let shared = families().filter(|_| is_last).map(|family| (family, lease::NAME));
+        guard::remove(locked, &own.chain(shared).collect::<Vec<_>>(), self.patience)?;
+        Ok(is_last)
     }
 
     /// Takes an address of each subnet: the next free one after the one that was given last.
@@ -264,8 +278,9 @@ pub(super) fn share(locked: &mut Locked, subnets: Subnets, patience: Duration) -
 
 /// Removes them.
 pub(super) fn unshare(locked: &mut Locked, with_ipv6: bool, patience: Duration) -> Result<(), Error> {
-    let gone: String = families(with_ipv6).map(|family| guard::gone(family, lease::NAME)).collect();
-    nft(locked, &gone, patience)
+    check()?;
+    let tables: Vec<_> = families(with_ipv6).map(|family| (family, lease::NAME)).collect();
+    guard::remove(locked, &tables, patience)
 }
 
 /// Makes the bridge, with the gateways' addresses.

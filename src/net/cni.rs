@@ -35,7 +35,7 @@ impl List {
     /// Parses a list, or a single plugin's configuration, as found in a file.
     pub(super) fn parse(text: &[u8]) -> Result<List, String> {
         let value: Value = serde_json::from_slice(text).map_err(|e| e.to_string())?;
-        let Value::Object(mut fields) = value else { return Err("it is no object".to_owned()) };
+        let Value::Object(mut fields) = value else { return Err("it is not an object".to_owned()) };
         let text = |fields: &Map<String, Value>, key: &str| fields.get(key).and_then(Value::as_str).map(str::to_owned);
         let name = text(&fields, "name").unwrap_or_default();
         if !is_name(&name) {
@@ -49,7 +49,7 @@ impl List {
         };
         let plugin = |value: Value| match value {
             Value::Object(plugin) if text(&plugin, "type").is_some_and(|kind| is_name(&kind)) => Ok(plugin),
-            _ => Err("a plugin has no type, or one that is no plain file name".to_owned()),
+            _ => Err("a plugin has no type, or one that is not a plain file name".to_owned()),
         };
         let plugins: Vec<_> = plugins.into_iter().map(plugin).collect::<Result<_, _>>()?;
         if plugins.is_empty() {
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(find(dir.path(), "mine").unwrap().kinds().collect::<Vec<_>>(), ["early"]);
         let error = find(dir.path(), "text").unwrap_err().to_string();
         assert!(error.contains("where there is \"other\", \"mine\", \"mine\""), "{error}");
-        assert!(error.contains("30.conf is no CNI configuration") && error.contains("--cni-config-dir"), "{error}");
+        assert!(error.contains("30.conf is not a CNI configuration") && error.contains("--cni-config-dir"), "{error}");
         assert!(matches!(find(Path::new("/nonexistent"), "x"), Err(Error::NoSuchNetwork { .. })));
         use std::os::unix::fs::PermissionsExt as _;
         std::fs::set_permissions(dir.path().join("00.json"), std::fs::Permissions::from_mode(0o666)).unwrap();

@@ -1,7 +1,7 @@
 //! Why a network cannot be made.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
 use super::{Subnet, Subnets};
@@ -29,6 +29,19 @@ pub enum Error {
     UsersIpv6 {
         /// The host's address of a port, if that is the reason.
         address: Option<IpAddr>,
+    },
+    /// A port of an address of IPv6 that cannot be mapped into the bridge.
+    #[error(
+        "a port of {ip} cannot be mapped: {}, or give the port another host_network",
+        if ip.is_loopback() {
+            "packets from there stay on this machine's own loopback; use its address on another interface"
+        } else {
+            "allocations have IPv4 addresses only; give --bridge-network-subnet-ipv6"
+        }
+    )]
+    NoWay {
+        /// The host's address of the port.
+        ip: Ipv6Addr,
     },
     /// A plain user's network cannot be made or connected: which step, and why.
     #[error("{0}")]
@@ -69,8 +82,8 @@ pub enum Error {
         /// The networks that exist, and files that cannot be read; empty, or beginning with a separator.
         others: String,
     },
-    /// The file is no network configuration.
-    #[error("{} is no CNI configuration: {reason}", path.display())]
+    /// The file is not a network configuration.
+    #[error("{} is not a CNI configuration: {reason}", path.display())]
     BadConfig {
         /// The file.
         path: PathBuf,

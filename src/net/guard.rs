@@ -131,23 +131,28 @@ pub(super) fn gone(family: &str, table: &str) -> String {
     format!("add table {family} {table}\ndelete table {family} {table}\n")
 }
 
-/// Makes the rules. If they cannot be made, the network works without them, and the reason is returned.
-pub(super) fn make(locked: &mut Locked, table: &str, wire: &Wire, patience: Duration) -> Result<Option<String>, Error> {
-    let Some(path) = program::find(PROGRAM) else {
-        return Ok(Some(format!("{PROGRAM} is not installed (package {PACKAGE})")));
-    };
-    let output = call(locked, &path, &["-f", "-"], &script(table, wire), patience)?;
-    Ok((!output.status.success()).then(|| format!("{PROGRAM}: {}", output.reason())))
-}
-
-/// Removes the rules, if there are any.
-pub(super) fn remove(locked: &mut Locked, table: &str, patience: Duration) -> Result<(), Error> {
+/// Removes tables, each a family and a name. One that does not exist, or cannot on this kernel, counts as removed; so do all where the
+/// program is not installed.
+pub(super) fn remove(locked: &mut Locked, tables: &[(&str, &str)], patience: Duration) -> Result<(), Error> {
     let Some(path) = program::find(PROGRAM) else { return Ok(()) };
-    let output = call(locked, &path, &["-f", "-"], &gone(FAMILY, table), patience)?;
-    // A kernel without support for such tables has none.
-    let is_gone = output.status.success()
-        || !call(locked, &path, &["list", "table", "netdev", table], "", patience)?.status.success();
-    if is_gone { Ok(()) } else { Err(failed(&["delete table netdev", table], output.reason())) }
+    let all: String = tables.iter().map(|(family, table)| gone(family, table)).collect();
+    if call(locked, &path, &["-f", "-"], &all, patience)?.status.success() {
+        return Ok(());
+    }
+    // A kernel that does not know a family takes no script that names it.
+    for (family, table) in tables {
+        let output = call(locked, &path, &["-f", "-"], &gone(family, table), patience)?;
+        let list = ["list", "table", family, table];
+        let is_gone = output.status.success() || {
+            let listed = call(locked, &path, &list, "", patience)?;
+            // One that was killed has said nothing.
+            listed.status.code().is_some_and(|status| status != 0)
+        };
+        if !is_gone {
+            return Err(failed(&["delete", "table", family, table], output.reason()));
+        }
+    }
+    Ok(())
 }
 
 /// Why no such rules can be made here; nothing is made.

@@ -348,6 +348,9 @@ impl Networks {
             });
         }
         let subnets = matches!(wish.kind, Kind::Bridge).then_some(self.subnets);
+        if let Some(subnets) = subnets {
+            check_mappings(subnets, &wish.mappings)?;
+        }
         let list = match wish.kind {
             Kind::None => None,
             Kind::Cni(name) => Some(cni::find(&self.config_dir, name)?),
@@ -376,6 +379,15 @@ impl Networks {
             users: None,
         })
     }
+}
+
+/// Checks that packets for the mapped ports can reach an allocation on the bridge.
+fn check_mappings(subnets: Subnets, mappings: &[Mapping]) -> Result<(), Error> {
+    let no_way = mappings.iter().find_map(|mapping| match mapping.ip {
+        IpAddr::V6(ip) if ip.is_loopback() || subnets.v6.is_none() && !ip.is_unspecified() => Some(ip),
+        _ => None,
+    });
+    no_way.map_or(Ok(()), |ip| Err(Error::NoWay { ip }))
 }
 
 /// Whether an argument's name, or its value, can be passed to CNI plugins.
@@ -483,24 +495,21 @@ impl Network {
         };
         let table = guard::table(&self.record, &self.id);
         let (id, namespace, run_dir) = (&*self.id, &*self.namespace, &*self.run_dir);
-        let member = subnets.filter(|_| connection.by() == By::Builtin);
+        let by = connection.by();
         let member =
-            member.map(|subnets| Member { id, namespace, table: &table, run_dir, subnets, patience: PATIENCE });
+            subnets.map(|subnets| Member { id, namespace, table: &table, run_dir, subnets, patience: PATIENCE });
         let added = connected.and_then(|()| match &member {
-            Some(member) => {
+            Some(member) if by == By::Builtin => {
                 connection.result = Some(member.add()?);
                 Ok(())
             }
-            None => connection.add(&mut locked, &Caller { id, namespace, patience: PATIENCE }),
+            _ => connection.add(&mut locked, &Caller { id, namespace, patience: PATIENCE }),
         });
         let status = added.and_then(|()| connection.status());
         let status = status.and_then(|mut status| {
-            if self.subnet.is_some() {
+            if let Some(member) = &member {
                 let wire = wire(connection)?;
-                status.unguarded = match &member {
-                    Some(member) => member.make_rules(&mut locked, &connection.mappings, &wire)?,
-                    None => guard::make(&mut locked, &table, &wire, PATIENCE)?,
-                };
+                status.unguarded = bridge::make_rules(&mut locked, member, by, &connection.mappings, &wire)?;
                 // When its ports are mapped: a datagram that comes before would be led to nobody, and the next ones, too.
                 forget(&self.id, &wire.addresses, &connection.mappings)?;
             }
@@ -537,21 +546,23 @@ impl Network {
         let mut locked = take_lock(&self.run_dir, &connection.list.name, cancel)?;
         let table = guard::table(&self.record, &self.id);
         let addresses = self.addresses(connection)?;
-        let builtin = self.subnets().filter(|_| connection.by() == By::Builtin);
-        if let Some(subnets) = builtin {
-            let (id, run_dir) = (&*self.id, &*self.run_dir);
-            Member { id, namespace, table: &table, run_dir, subnets, patience: PATIENCE }.remove(&mut locked)?;
-        } else {
-            let caller = Caller { id: &self.id, namespace, patience: PATIENCE };
+        let caller = Caller { id: &self.id, namespace, patience: PATIENCE };
+        let Some(subnets) = self.subnets() else {
             self.del(connection, &mut locked, &caller)?;
-        }
-        if self.subnet.is_some() {
-            forget(&self.id, &addresses, &[])?;
-            if builtin.is_none() {
-                guard::remove(&mut locked, &table, PATIENCE)?;
-            }
-            bridge::remove_if_unused(&mut locked, &self.run_dir, PATIENCE)?;
-        }
+            return noted::remove(self);
+        };
+        let (id, run_dir) = (&*self.id, &*self.run_dir);
+        let member = Member { id, namespace, table: &table, run_dir, subnets, patience: PATIENCE };
+        let unshared = if connection.by() == By::Builtin {
+            let unshared = member.remove(&mut locked)?;
+            forget(id, &addresses, &[])?;
+            unshared
+        } else {
+            self.del(connection, &mut locked, &caller)?;
+            forget(id, &addresses, &[])?;
+            member.remove_rules(&mut locked)?
+        };
+        bridge::remove_if_unused(&mut locked, run_dir, unshared, PATIENCE)?;
         noted::remove(self)
     }
 

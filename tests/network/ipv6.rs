@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::site::{By, HOST_IPV6, Site, done, group, ip, job};
-use crate::world::{need_root, seconds, wait_for_text};
+use crate::world::{World, need_root, seconds, signal, wait_for_text};
 use crate::{SERVER, asked_from_outside};
 
 /// A web server in the neighbour's machine that says who asks.
@@ -119,6 +119,67 @@ fn groups_are_reached_over_ipv6(by: By) {
     assert_eq!(out.status, 0, "{out:?}");
 }
 
+/// G2: the namespace of docker's pause container has addresses of both families.
+#[test]
+fn g2_docker_and_exec_over_ipv6() {
+    need_root!();
+    docker_and_exec_over_ipv6("g2_docker_and_exec_over_ipv6", By::Plugins);
+}
+
+/// G2: the same where no CNI plugins are installed.
+#[test]
+fn g2_without_plugins_docker_and_exec_over_ipv6() {
+    need_root!();
+    docker_and_exec_over_ipv6("g2_without_plugins_docker_and_exec_over_ipv6", By::Builtin);
+}
+
+fn docker_and_exec_over_ipv6(test: &str, by: By) {
+    let site = Site::with_ipv6(by);
+    let Some(engine) = crate::engine(test) else { return };
+    let before = site.state();
+    let text = r#"
+job "pair" {
+  group "g" {
+    network {
+      mode = "bridge"
+      port "http" {
+        static       = 18080
+        to           = 8080
+        host_network = "six"
+      }
+    }
+    task "web" {
+      driver = "docker"
+      config {
+        image   = "busybox:test"
+        command = "/bin/sh"
+        args    = ["-c", "/bin/busybox mkdir /www; echo pong > /www/index.html; exec /bin/busybox httpd -f -p [::]:8080 -h /www"]
+      }
+    }
+    task "probe" {
+      driver = "exec"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "until curl -sf -m 5 http://[::1]:8080/index.html; do sleep 0.1; done; ip -o -6 address show dev eth0 scope global; sleep 1000"]
+      }
+    }
+  }
+}
+"#;
+    let file = site.world.file("pair.nomad.hcl", text);
+    let mut command = site.world.command(&site.args(&[]));
+    command.arg(file).env("DOCKER_HOST", engine.endpoint());
+    let mut run = World::start_command(command);
+    wait_for_text(&run.stdout, "probe | pong");
+    wait_for_text(&run.stdout, "inet6 fd00:7::");
+    assert_eq!(asked_from_outside(&format!("http://[{HOST_IPV6}]:18080/index.html")), "pong\n");
+    signal(&run.child, "INT");
+    let out = run.finish();
+    assert!(!out.stderr.contains("cannot"), "{out:?}");
+    assert_eq!(engine.docker(&["ps", "-aq"]), "");
+    assert_eq!(site.state(), before);
+}
+
 /// G1: a subnet that cannot be used is an error with its fix, on the command line and in a file of `--config`.
 #[test]
 fn g1_wrong_subnets_of_ipv6_are_refused() {
@@ -149,6 +210,14 @@ fn g1_wrong_subnets_of_ipv6_are_refused() {
     let out = run(&["--config", &file("fd00:8::/64"), "--bridge-network-subnet-ipv6", "fd00:9::/120"]);
     assert!(out.status == 0 && out.stdout.contains("inet6 fd00:9::2/120"), "{out:?}");
     assert_eq!(run(&[]).stdout, "", "without the option there is none");
+    // Ports for which there is no way.
+    let port =
+        job("batch", &[group("g", "raw_exec", "mode = \"bridge\"\nport \"p\" { host_network = \"six\" }", "true")]);
+    let out = site.run(&port, &["--host-network", "six=::1"]);
+    assert!(out.status == 125 && out.stderr.contains("a port of ::1 cannot be mapped"), "{out:?}");
+    let four = ["--cni-path", "/nonexistent/cni", "--host-network", &format!("six={HOST_IPV6}")];
+    let out = site.world.run_text(&port, &four);
+    assert!(out.status == 125 && out.stderr.contains("give --bridge-network-subnet-ipv6"), "{out:?}");
     assert_eq!(site.state(), before);
 }
 

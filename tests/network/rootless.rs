@@ -512,3 +512,49 @@ fn g1_without_root_tasks_with_subordinate_ids_share_the_network() {
         nix::mount::umount2("/etc", nix::mount::MntFlags::MNT_DETACH).unwrap();
     }
 }
+
+/// G1: the agent of a plain user gives allocations the same networks. They stay while it is killed and comes back, and go with their
+/// job.
+#[test]
+fn g1_without_root_an_agent_keeps_the_networks_of_its_allocations() {
+    need_root!();
+    let machine = Machine::new(6);
+    let log = machine.world.path("agent.log");
+    let start = || {
+        let log = std::fs::File::options().create(true).append(true).open(&log).unwrap();
+        let agent = machine.command(&["agent"]).stderr(log).spawn().unwrap();
+        until("the agent answers", || {
+            let out: Out = machine.command(&["job", "status"]).output().unwrap().into();
+            (out.status == 0).then_some(())
+        });
+        agent
+    };
+    let mut agent = start();
+    let network = "mode = \"bridge\"\nport \"http\" {\n static = 18080\n to = 8080\n}";
+    let file = machine.world.file("web.nomad.hcl", &job("service", &[group("server", "exec", network, SERVER)]));
+    machine.done(&["job", "run", "-detach", file.to_str().unwrap()]);
+    let url = format!("http://{HOST}:18080/index.html");
+    let words = ["netns", "exec", "neighbour", "curl", "-sf", "-m", "5", &url];
+    until("the mapped port answers", || {
+        Command::new("ip").args(words).output().unwrap().status.success().then_some(())
+    });
+    let holders = machine.holders();
+    assert!(holders.iter().all(|some| !some.is_empty()), "{holders:?}");
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    assert_eq!(asked_from_outside(&url), "pong\n");
+    let mut agent = start();
+    let listed = machine.json(&["job", "allocs", "-json", "test"]);
+    let alloc = listed[0]["ID"].as_str().unwrap();
+    until("the allocation is recovered", || {
+        let out: Out = machine.command(&["alloc", "exec", alloc, "cat", "/proc/net/dev"]).output().unwrap().into();
+        (out.status == 0 && out.stdout.contains("eth0")).then_some(())
+    });
+    assert_eq!(machine.holders(), holders, "{}", std::fs::read_to_string(&log).unwrap());
+    assert_eq!(asked_from_outside(&url), "pong\n");
+    machine.done(&["job", "stop", "-purge", "test"]);
+    machine.done(&["system", "gc"]);
+    signal(&agent, "TERM");
+    assert!(agent.wait().unwrap().success(), "{}", std::fs::read_to_string(&log).unwrap());
+    machine.assert_clean();
+}

@@ -23,6 +23,8 @@ pub const PLUGINS: &str = "/usr/lib/cni";
 pub enum By {
     /// The reference plugins.
     Plugins,
+    /// The same on a machine without nft.
+    PluginsAlone,
     /// agentbin itself, as no plugins are found.
     Builtin,
 }
@@ -34,7 +36,11 @@ pub struct Site {
     has_ipv6: bool,
 }
 
+/// The program nft where agentbin does not find it.
+const NFT: &str = "/run/nft";
+
 pub fn done(program: &str, words: &[&str]) -> String {
+    let program = if program == "nft" && Path::new(NFT).exists() { NFT } else { program };
     let out = Command::new(program).args(words).output().unwrap();
     assert!(out.status.success(), "{program} {words:?}: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).unwrap()
@@ -62,6 +68,12 @@ impl Site {
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).unwrap();
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
         mount(Some("run"), "/run", Some("tmpfs"), MsFlags::empty(), Some("mode=755")).unwrap();
+        if by == By::PluginsAlone {
+            let places = ["/usr/sbin/nft", "/sbin/nft"];
+            let place = places.into_iter().find(|place| Path::new(place).is_file()).expect("nft is installed");
+            copy_program(Path::new(place), Path::new(NFT));
+            mount(Some("/dev/null"), place, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        }
         // Its addresses come when they please.
         for which in ["all", "default"] {
             std::fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1").unwrap();
@@ -122,8 +134,8 @@ impl Site {
     /// Takes the rules out that keep the bridge from the machine's loopback.
     pub fn open_loopback(&self) {
         match self.by {
-            By::Plugins => done("iptables", &["-F", "AGENTBIN-INPUT"]),
-            By::Builtin => done("nft", &["flush", "chain", "ip", "agentbin", "input"]),
+            By::PluginsAlone => done("iptables", &["-F", "AGENTBIN-INPUT"]),
+            By::Plugins | By::Builtin => done("nft", &["flush", "chain", "ip", "agentbin", "input"]),
         };
         for table in self.tables() {
             done("nft", &["delete", "table", "netdev", &table]);
