@@ -23,7 +23,7 @@ const PIECE: usize = 4096;
 /// Bytes of a body that are read at once.
 pub(super) const BODY_PIECE: usize = 64 << 10;
 /// What is wrong when a body cannot be read.
-pub(super) const BROKEN: &str = "the answer broke off";
+pub(super) const BROKEN: &str = "the answer ended early";
 /// Most bytes of the line before a chunk of a body.
 const LONGEST_LINE: u64 = 256;
 /// What a head ends with.
@@ -46,6 +46,8 @@ pub(super) fn socket(args: &SocketArgs) -> anyhow::Result<PathBuf> {
 pub(super) struct Request<'a> {
     pub(super) method: &'a str,
     pub(super) path: &'a str,
+    /// A further line of its head; empty if there is none.
+    pub(super) line: &'a str,
     /// The length of the body.
     pub(super) length: u64,
     pub(super) body: &'a mut dyn Read,
@@ -152,14 +154,16 @@ impl Read for Body {
 /// # Errors
 /// When there is no agent, and the text of an answer that says no.
 pub(super) fn open(socket: &Path, request: Request<'_>) -> anyhow::Result<Answer> {
-    let Request { method, path, length, body } = request;
+    let Request { method, path, line, length, body } = request;
     let about = || format!("{}: no agent answers there; give its --socket", socket.display());
-    let broken = || format!("{}: the answer broke off", socket.display());
+    let broken = || format!("{}: the answer ended early", socket.display());
     let mut stream = UnixStream::connect(socket).with_context(about)?;
     stream.set_read_timeout(Some(ANSWER))?;
     stream.set_write_timeout(Some(ANSWER))?;
-    let head =
-        format!("{method} {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+    let line = if line.is_empty() { String::new() } else { format!("{line}\r\n") };
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n{line}Content-Length: {length}\r\n\r\n"
+    );
     stream.write_all(head.as_bytes()).with_context(about)?;
     // An agent that refuses may not read all of it, and says why.
     let sent = std::io::copy(body, &mut stream);
@@ -194,14 +198,22 @@ pub(super) fn open(socket: &Path, request: Request<'_>) -> anyhow::Result<Answer
 /// # Errors
 /// As [`open`].
 pub(super) fn ask(socket: &Path, method: &str, path: &str, body: &str) -> anyhow::Result<String> {
+    let request = Request { method, path, line: "", length: body.len() as u64, body: &mut body.as_bytes() };
+    text_of(socket, request)
+}
+
+/// The same for any request.
+///
+/// # Errors
+/// As [`open`].
+pub(super) fn text_of(socket: &Path, request: Request<'_>) -> anyhow::Result<String> {
     let mut text = Vec::new();
-    let request = Request { method, path, length: body.len() as u64, body: &mut body.as_bytes() };
     let answer = open(socket, request)?;
     answer
         .body
         .take(LONGEST)
         .read_to_end(&mut text)
-        .with_context(|| format!("{}: the answer broke off", socket.display()))?;
+        .with_context(|| format!("{}: the answer ended early", socket.display()))?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
@@ -275,7 +287,7 @@ mod tests {
             &["HTTP/1.1 200 OK\r\n"],
         ] {
             let error = asked(pieces).unwrap_err();
-            assert!(error.contains("the answer broke off"), "{pieces:?}: {error}");
+            assert!(error.contains("the answer ended early"), "{pieces:?}: {error}");
         }
         let refused = ["HTTP/1.1 404 Not Found\r\ncontent-length: 4\r\n\r\n", "gone"];
         assert_eq!(asked(&refused), Err("the agent says 404: gone".to_owned()));

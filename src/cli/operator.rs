@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use base64::Engine as _;
@@ -13,7 +13,10 @@ use sha2::Digest as _;
 
 use super::api::{Api, ListAllArgs, about, failed, part, print_json};
 use super::ask::{BODY_PIECE, BROKEN, Request};
+use super::runs::{row, table};
 use super::{ApiArgs, SocketArgs, args, print};
+use crate::agent::state;
+use crate::spec::escaped_lines;
 use crate::spec::json::json;
 
 #[derive(Debug, clap::Subcommand)]
@@ -85,6 +88,14 @@ pub(super) enum SnapshotCommand {
     Save(SnapshotArgs),
     /// Replace the state by that of a snapshot
     Restore(SnapshotArgs),
+    /// Show what is in a snapshot, and whether it is whole; needs no agent
+    Inspect(FileArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct FileArgs {
+    /// The file
+    file: PathBuf,
 }
 
 #[derive(Debug, clap::Args)]
@@ -104,12 +115,13 @@ pub(super) fn run(command: &OperatorCommand) -> i32 {
         OperatorCommand::Scheduler(SchedulerCommand::SetConfig(args)) => set_config(args),
         OperatorCommand::Snapshot(SnapshotCommand::Save(args)) => save(args),
         OperatorCommand::Snapshot(SnapshotCommand::Restore(args)) => restore(args),
+        OperatorCommand::Snapshot(SnapshotCommand::Inspect(args)) => inspect(&args.file),
     })
 }
 
 fn call(given: &CallArgs) -> anyhow::Result<i32> {
     let api = Api::new(&given.api)?;
-    ensure!(given.path.starts_with('/'), "{:?} is no path of the API; write it as /v1/jobs", given.path);
+    ensure!(given.path.starts_with('/'), "{:?} is not a path of the API; write it as /v1/jobs", given.path);
     let clean = !given.path.contains(|c: char| c.is_ascii_control() || c == ' ' || !c.is_ascii());
     ensure!(clean, "{:?} has characters that a path cannot have; escape them by %", given.path);
     let mut path = given.path.clone();
@@ -124,8 +136,8 @@ fn call(given: &CallArgs) -> anyhow::Result<i32> {
         Some(file) => args::contents(file)?,
     };
     let method = given.method.as_deref().unwrap_or(if given.data.is_some() { "PUT" } else { "GET" });
-    ensure!(method.bytes().all(|byte| byte.is_ascii_uppercase()), "{method:?} is no method; write it as PUT");
-    let request = Request { method, path: &path, length: body.len() as u64, body: &mut &body[..] };
+    ensure!(method.bytes().all(|byte| byte.is_ascii_uppercase()), "{method:?} is not a method; write it as PUT");
+    let request = Request { method, path: &path, line: "", length: body.len() as u64, body: &mut &body[..] };
     api.send(request)?.print()
 }
 
@@ -205,10 +217,37 @@ fn save(args: &SnapshotArgs) -> anyhow::Result<i32> {
 
 fn restore(args: &SnapshotArgs) -> anyhow::Result<i32> {
     let api = Api::at(&args.at)?;
-    let about = || format!("cannot read {}", args.file.display());
-    let mut file = std::fs::File::open(&args.file).with_context(about)?;
-    let found = file.metadata().with_context(about)?;
-    ensure!(found.is_file(), "{} is no file", args.file.display());
+    let (mut file, length) = opened(&args.file)?;
     let path = api.path("operator/snapshot?");
-    api.send(Request { method: "PUT", path: &path, length: found.len(), body: &mut file }).map(|_| 0)
+    api.send(Request { method: "PUT", path: &path, line: "", length, body: &mut file }).map(|_| 0)
+}
+
+/// A file that holds a snapshot, and its length.
+fn opened(path: &Path) -> anyhow::Result<(std::fs::File, u64)> {
+    let about = || format!("cannot read {}", path.display());
+    let file = std::fs::File::open(path).with_context(about)?;
+    let found = file.metadata().with_context(about)?;
+    ensure!(found.is_file(), "{} is not a file", path.display());
+    Ok((file, found.len()))
+}
+
+fn inspect(path: &Path) -> anyhow::Result<i32> {
+    let (file, length) = opened(path)?;
+    let found = state::inspect(file).with_context(|| path.display().to_string())?;
+    let mut rows = Vec::new();
+    for (title, value) in [
+        ("ID", found.id),
+        ("Size", length.to_string()),
+        ("Index", found.index.to_string()),
+        ("Version", found.version),
+        ("Key", found.key),
+        ("Secrets", found.secrets.to_string()),
+    ] {
+        rows.push(row(&[title, &value]));
+    }
+    let mut tables = vec![row(&["TYPE", "COUNT", "SIZE"])];
+    for (name, count, bytes) in found.tables {
+        tables.push(row(&[name, &count.to_string(), &bytes.to_string()]));
+    }
+    print(escaped_lines(&(table(&rows) + "\n" + &table(&tables))).as_bytes())
 }

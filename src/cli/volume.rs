@@ -1,14 +1,17 @@
 //! `agentbin volume` and `agentbin plugin status`: volumes and CSI plugins of this machine's agent, over its API.
 
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
-use super::api::{Api, about, failed, list, part, print_json, print_list, text};
+use super::api::{Api, ListArgs, OneArgs, about, failed, list, part, print_json, print_list, text};
 use super::runs::{row, table};
 use super::volume_file::{self, CSI, KINDS};
-use super::{ApiArgs, SocketArgs, print};
+use super::{ApiArgs, SocketArgs, args, print};
 use crate::spec::escaped_lines;
 use crate::spec::json::json;
 
@@ -26,6 +29,86 @@ pub(super) enum VolumeCommand {
     Deregister(RemoveArgs),
     /// Unmount a CSI volume whose allocations have ended
     Detach(DetachArgs),
+    /// Write an example of a specification into a file
+    Init(InitArgs),
+    /// Snapshots of CSI volumes, which their plugins have
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
+    /// Claims of groups on the sticky host volumes that they have used
+    #[command(subcommand)]
+    Claim(ClaimCommand),
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum SnapshotCommand {
+    /// List the snapshots that a plugin has
+    List(SnapshotsArgs),
+    /// Have the plugin of a volume take a snapshot, and print its id
+    Create(SnapshotArgs),
+    /// Have a plugin delete a snapshot
+    Delete(SnapshotDeleteArgs),
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum ClaimCommand {
+    /// List the claims
+    List(ListArgs),
+    /// Delete a claim: the next allocation of its group may use another volume
+    Delete(OneArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct InitArgs {
+    /// The file, which must not exist
+    #[arg(default_value = "volume.hcl")]
+    file: PathBuf,
+    /// The kind of volume
+    #[arg(long = "type", value_name = "KIND", value_parser = KINDS, default_value = "host")]
+    kind: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct SnapshotsArgs {
+    /// Id of the plugin [default: the only one]
+    #[arg(long, value_name = "ID")]
+    plugin: Option<String>,
+    /// A secret for the plugin
+    #[arg(long, value_name = "KEY=VALUE")]
+    secret: Vec<String>,
+    /// Print JSON, as the API has it
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    at: SocketArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct SnapshotArgs {
+    /// Id of a volume, or the beginning of one
+    volume: String,
+    /// Name of the snapshot [default: chosen by the plugin]
+    name: Option<String>,
+    /// A secret for the plugin
+    #[arg(long, value_name = "KEY=VALUE", value_parser = args::meta)]
+    secret: Vec<(String, String)>,
+    /// A parameter for the plugin
+    #[arg(long, value_name = "KEY=VALUE", value_parser = args::meta)]
+    parameter: Vec<(String, String)>,
+    #[command(flatten)]
+    api: ApiArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct SnapshotDeleteArgs {
+    /// Id of the plugin
+    plugin: String,
+    /// Id of the snapshot
+    snapshot: String,
+    /// A secret for the plugin
+    #[arg(long, value_name = "KEY=VALUE")]
+    secret: Vec<String>,
+    #[command(flatten)]
+    at: SocketArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -60,6 +143,9 @@ pub(super) struct RemoveArgs {
     /// Also if allocations use it, or its plugin fails
     #[arg(long)]
     force: bool,
+    /// A secret for the plugin that deletes it
+    #[arg(long, value_name = "KEY=VALUE")]
+    secret: Vec<String>,
     #[command(flatten)]
     api: ApiArgs,
 }
@@ -94,6 +180,12 @@ pub(super) fn run(command: &VolumeCommand) -> i32 {
         VolumeCommand::Delete(args) => delete(args),
         VolumeCommand::Deregister(args) => deregister(args),
         VolumeCommand::Detach(args) => detach(args),
+        VolumeCommand::Init(args) => init(args),
+        VolumeCommand::Snapshot(SnapshotCommand::List(args)) => snapshots(args),
+        VolumeCommand::Snapshot(SnapshotCommand::Create(args)) => take_snapshot(args),
+        VolumeCommand::Snapshot(SnapshotCommand::Delete(args)) => delete_snapshot(args),
+        VolumeCommand::Claim(ClaimCommand::List(args)) => claims(args),
+        VolumeCommand::Claim(ClaimCommand::Delete(args)) => delete_claim(args),
     })
 }
 
@@ -210,13 +302,15 @@ fn put(args: &FileArgs, how: &str) -> anyhow::Result<i32> {
 fn delete(args: &RemoveArgs) -> anyhow::Result<i32> {
     let api = Api::new(&args.api)?;
     let (kind, id) = find(&api, args.kind.as_deref(), &args.volume)?;
-    api.order("DELETE", &format!("volume/{kind}/{}/delete?force={}", part(&id), args.force), "")
+    let path = format!("volume/{kind}/{}/delete?force={}", part(&id), args.force);
+    api.ask_with("DELETE", &path, &args.secret).map(|_| 0)
 }
 
 fn deregister(args: &RemoveArgs) -> anyhow::Result<i32> {
     let api = Api::new(&args.api)?;
     let (kind, id) = find(&api, args.kind.as_deref(), &args.volume)?;
     ensure!(kind == CSI, "{id} is a host volume, which agentbin volume delete removes");
+    ensure!(args.secret.is_empty(), "no plugin is called, so it takes no --secret");
     api.order("DELETE", &format!("volume/csi/{}?force={}", part(&id), args.force), "")
 }
 
@@ -229,6 +323,149 @@ fn detach(args: &DetachArgs) -> anyhow::Result<i32> {
         bail!("the agent's node is {node:?}, not {given:?}");
     }
     api.order("DELETE", &format!("volume/csi/{}/detach?node={}", part(&id), part(node)), "")
+}
+
+/// What a specification of a host volume says.
+const HOST_EXAMPLE: &str = r#"# A directory of this machine for the tasks of a job: agentbin volume create volume.hcl
+# A group asks for it with: volume "data" { type = "host" source = "data" }
+type      = "host"
+name      = "data"
+plugin_id = "mkdir"
+
+capability {
+  access_mode     = "single-node-writer"
+  attachment_mode = "file-system"
+}
+
+# For the plugin: the directory's mode and owner.
+# parameters {
+#   mode = "0750"
+#   uid  = "1000"
+#   gid  = "1000"
+# }
+"#;
+/// The same of a CSI volume.
+const CSI_EXAMPLE: &str = r#"# A volume of a CSI plugin: agentbin volume create volume.hcl has the plugin create it, and
+# agentbin volume register volume.hcl takes one that exists.
+# A group asks for it with:
+#   volume "data" { type = "csi" source = "data" access_mode = "single-node-writer" attachment_mode = "file-system" }
+type      = "csi"
+id        = "data"
+name      = "data"
+plugin_id = "plugin"
+
+# To create it. A larger minimum later expands it.
+capacity_min = "1GiB"
+capacity_max = "2GiB"
+
+# To register it: the plugin's own id of it.
+# external_id = "vol-0123"
+
+capability {
+  access_mode     = "single-node-writer"
+  attachment_mode = "file-system"
+}
+
+# How it is mounted.
+# mount_options {
+#   fs_type     = "ext4"
+#   mount_flags = ["noatime"]
+# }
+
+# For the plugin.
+# secrets {
+#   password = "..."
+# }
+# parameters {
+#   kind = "fast"
+# }
+"#;
+
+/// Never writes over a file.
+fn init(args: &InitArgs) -> anyhow::Result<i32> {
+    let example = if args.kind == CSI { CSI_EXAMPLE } else { HOST_EXAMPLE };
+    let file = OpenOptions::new().write(true).create_new(true).open(&args.file);
+    let written = file.and_then(|mut file| file.write_all(example.as_bytes()));
+    written.with_context(|| format!("cannot create {}", args.file.display()))?;
+    print(escaped_lines(&format!("{}\n", args.file.display())).as_bytes())
+}
+
+/// The id of the plugin that is meant.
+fn plugin_of(api: &Api, given: Option<&str>) -> anyhow::Result<String> {
+    if let Some(given) = given {
+        return Ok(given.to_owned());
+    }
+    let all = api.get("plugins?type=csi")?;
+    match list(&all) {
+        [only] => Ok(text(only, "ID").to_owned()),
+        [] => bail!("the agent has no CSI plugin"),
+        all => {
+            let ids: Vec<&str> = all.iter().map(|plugin| text(plugin, "ID")).collect();
+            bail!("give --plugin with one of: {}", ids.join(", "))
+        }
+    }
+}
+
+fn snapshots(args: &SnapshotsArgs) -> anyhow::Result<i32> {
+    let api = Api::at(&args.at)?;
+    let plugin = plugin_of(&api, args.plugin.as_deref())?;
+    let (mut all, mut next) = (Vec::new(), String::new());
+    loop {
+        let path = format!("volumes/snapshot?plugin_id={}&next_token={}", part(&plugin), part(&next));
+        let answer = api.ask_with("GET", &path, &args.secret)?;
+        all.extend_from_slice(list(&answer["Snapshots"]));
+        let after = text(&answer, "NextToken");
+        // A plugin that never ends would be listed for ever.
+        if after.is_empty() || after == next {
+            break;
+        }
+        next = after.to_owned();
+    }
+    let columns = [("ID", "ID"), ("VOLUME", "ExternalSourceVolumeID"), ("SIZE", "SizeBytes"), ("READY", "IsReady")];
+    print_list(&all.into(), args.json, &columns)
+}
+
+fn take_snapshot(args: &SnapshotArgs) -> anyhow::Result<i32> {
+    let api = Api::new(&args.api)?;
+    let (_, volume) = find(&api, Some(CSI), &args.volume)?;
+    let object = |pairs: &[(String, String)]| pairs.iter().cloned().collect::<BTreeMap<String, String>>();
+    let wanted = json!({
+        "SourceVolumeID": volume,
+        "Name": args.name,
+        "Secrets": object(&args.secret),
+        "Parameters": object(&args.parameter),
+    });
+    let answer = api.ask("PUT", "volumes/snapshot?", &json!({ "Snapshots": [wanted] }).to_string())?;
+    print(escaped_lines(&format!("{}\n", text(&answer["Snapshots"][0], "ID"))).as_bytes())
+}
+
+fn delete_snapshot(args: &SnapshotDeleteArgs) -> anyhow::Result<i32> {
+    let path = format!("volumes/snapshot?plugin_id={}&snapshot_id={}", part(&args.plugin), part(&args.snapshot));
+    Api::at(&args.at)?.ask_with("DELETE", &path, &args.secret).map(|_| 0)
+}
+
+fn claims(args: &ListArgs) -> anyhow::Result<i32> {
+    let all = Api::new(&args.api)?.get("volumes/claims?")?;
+    let columns = [
+        ("ID", "ID"),
+        ("NAMESPACE", "Namespace"),
+        ("JOB", "JobID"),
+        ("GROUP", "TaskGroupName"),
+        ("VOLUME", "VolumeName"),
+        ("VOLUME ID", "VolumeID"),
+    ];
+    print_list(&all, args.json, &columns)
+}
+
+fn delete_claim(args: &OneArgs) -> anyhow::Result<i32> {
+    let api = Api::new(&args.api)?;
+    let all = api.get(&format!("volumes/claims?prefix={}", part(&args.id)))?;
+    let ids: Vec<&str> = list(&all).iter().map(|claim| text(claim, "ID")).collect();
+    match ids[..] {
+        [only] => api.order("DELETE", &format!("volumes/claim/{}?", part(only)), ""),
+        [] => bail!("there is no claim {:?}; agentbin volume claim list lists them", args.id),
+        _ => bail!("{:?} is the beginning of several ids: {}", args.id, ids.join(", ")),
+    }
 }
 
 fn plugins(args: &PluginStatusArgs) -> anyhow::Result<i32> {

@@ -41,7 +41,7 @@ pub use error::StateError;
 pub use events::{Behind, Event, EventBatch, Events, Object, Topic};
 pub use records::Records;
 pub use secret::KEY_FILE;
-pub use snapshot::{Saved, nameless};
+pub use snapshot::{Contents, Saved, inspect, nameless};
 pub use table::Table;
 pub use variables::{Condition, MAX_ITEMS, Written};
 pub use view::{TRACKED_VERSIONS, View};

@@ -1,4 +1,4 @@
-//! `operator snapshot save` and `restore`: all records in one archive of the form that Nomad's command line reads, without the
+//! `operator snapshot save`, `inspect` and `restore`: all records in one archive of the form that Nomad's command line reads, without the
 //! key with which the secrets in it are sealed.
 //!
 //! The archive is a gzipped tar of `meta.json`, `state.bin` and `SHA256SUMS`. In `state.bin` stands, after an empty map,
@@ -336,13 +336,9 @@ fn read_record(from: &mut impl Read) -> Result<Option<Record>, StateError> {
 fn restore(bulk: &Bulk, file: File, key: &str) -> Result<u64, StateError> {
     let now = number(bulk, table::LAST)?;
     let key_id = bulk.get(table::INDEXES, KEY_ID)?;
-    let mut archive = Archive::new(GzDecoder::new(BufReader::new(file)));
-    let index = unpack(bulk, &mut archive, key)?;
-    // To its end, where its last sum stands.
-    let rest = io::copy(&mut archive.into_inner().take(SMALL), &mut io::sink()).map_err(bad)?;
-    if rest == SMALL {
-        return Err(bad("there is more behind its end"));
-    }
+    let mut filling = Filling { bulk, key, table: "", some: Vec::new(), bytes: 0 };
+    let index = read(file, &mut filling)?.index;
+    filling.flush()?;
     // Never backwards: who waits for a change would wait for ever.
     let index = now.max(index).checked_add(1).filter(|index| *index < MOST_INDEX);
     let index = index.ok_or_else(|| bad("its index is none that a state can have"))?;
@@ -354,8 +350,23 @@ fn restore(bulk: &Bulk, file: File, key: &str) -> Result<u64, StateError> {
     Ok(index)
 }
 
-/// Writes the records of the archive, and returns its index.
-fn unpack(bulk: &Bulk, archive: &mut Archive<impl Read>, key: &str) -> Result<u64, StateError> {
+/// Who reads an archive.
+trait Reader {
+    /// Whether it can be used; comes before its records.
+    fn begin(&mut self, meta: &Meta) -> Result<(), StateError>;
+    fn take(&mut self, record: Record) -> Result<(), StateError>;
+}
+
+/// Reads an archive to its end, and checks that all of it is as its sums say.
+fn read(file: File, reader: &mut dyn Reader) -> Result<Meta, StateError> {
+    let mut archive = Archive::new(GzDecoder::new(BufReader::new(file)));
+    let meta = unpack(&mut archive, reader)?;
+    // To its end, where its last sum stands.
+    let rest = io::copy(&mut archive.into_inner().take(SMALL), &mut io::sink()).map_err(bad)?;
+    if rest == SMALL { Err(bad("there is more behind its end")) } else { Ok(meta) }
+}
+
+fn unpack(archive: &mut Archive<impl Read>, reader: &mut dyn Reader) -> Result<Meta, StateError> {
     let mut entries = archive.entries().map_err(bad)?;
     let mut next = |name: &str| -> Result<_, StateError> {
         let entry = entries.next().ok_or_else(|| bad(format!("it has no {name}")))?.map_err(bad)?;
@@ -367,11 +378,18 @@ fn unpack(bulk: &Bulk, archive: &mut Archive<impl Read>, key: &str) -> Result<u6
     let mut text = Vec::new();
     next(META)?.take(SMALL).read_to_end(&mut text).map_err(bad)?;
     let meta: Meta = json::from_slice(&text).map_err(|error| bad(format!("{META}: {error}")))?;
-    acceptable(&meta, key)?;
+    reader.begin(&meta)?;
     let meta_sum = hex(&Sha256::digest(&text));
 
     let mut state = Sum::new(BufReader::new(next(STATE)?));
-    fill(bulk, &mut state)?;
+    let mut head = [0];
+    state.read_exact(&mut head).map_err(bad)?;
+    if head != [0x80] {
+        return Err(bad(format!("{STATE} does not begin as ours do")));
+    }
+    while let Some(record) = read_record(&mut state)? {
+        reader.take(record)?;
+    }
     let state_sum = hex(&state.hash.finalize());
 
     let mut sums = String::new();
@@ -382,7 +400,7 @@ fn unpack(bulk: &Bulk, archive: &mut Archive<impl Read>, key: &str) -> Result<u6
             return Err(bad(format!("{name} is not what {SUMS} says: the file is damaged")));
         }
     }
-    Ok(meta.index)
+    Ok(meta)
 }
 
 fn number(bulk: &Bulk, key: &[u8]) -> Result<u64, StateError> {
@@ -390,53 +408,116 @@ fn number(bulk: &Bulk, key: &[u8]) -> Result<u64, StateError> {
     Ok(found.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes))
 }
 
-/// Whether what is in it means the same here.
-fn acceptable(meta: &Meta, key: &str) -> Result<(), StateError> {
+/// What agentbin has noted, if what is in the archive means the same here.
+fn ours(meta: &Meta) -> Result<&Ours, StateError> {
     let Some(ours) = &meta.agentbin else {
-        return Err(bad("it is one of Nomad's servers; only those of agentbin can be restored here"));
+        return Err(bad("it is one of Nomad's servers; only those of agentbin can be read here"));
     };
     // Schema 2 has tables that schema 1 has not, and is otherwise the same.
-    if !(1..=SCHEMA.version).contains(&ours.schema) {
-        return Err(bad(format!(
-            "it has the schema {}, written by agentbin {}, and this program has {}: restore it with that version",
-            ours.schema, ours.version, SCHEMA.version
-        )));
+    if (1..=SCHEMA.version).contains(&ours.schema) {
+        return Ok(ours);
     }
-    if ours.secrets > 0 && ours.key != key {
-        return Err(bad(format!(
-            "its {} secrets are sealed with the key {}, and this agent has the key {key}: put the right {} into its data \
-             directory and start it anew",
-            ours.secrets,
-            ours.key,
-            super::KEY_FILE
-        )));
-    }
-    Ok(())
+    Err(bad(format!(
+        "it has the schema {}, written by agentbin {}, and this program has {}: use that version",
+        ours.schema, ours.version, SCHEMA.version
+    )))
 }
 
-fn fill(bulk: &Bulk, state: &mut impl Read) -> Result<(), StateError> {
-    for name in TABLES {
-        bulk.clear(name)?;
+/// Puts records in the place of all that is kept.
+struct Filling<'a> {
+    bulk: &'a Bulk,
+    /// By which the key of this agent is known.
+    key: &'a str,
+    table: &'static str,
+    /// Records of this table that are not written yet, and their bytes.
+    some: Vec<(Vec<u8>, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl Filling<'_> {
+    fn flush(&mut self) -> Result<(), StateError> {
+        self.bytes = 0;
+        put(self.bulk, self.table, &mut self.some)
     }
-    let mut head = [0];
-    state.read_exact(&mut head).map_err(bad)?;
-    if head != [0x80] {
-        return Err(bad(format!("{STATE} does not begin as ours do")));
-    }
-    let mut some: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-    let (mut table, mut bytes) = ("", 0);
-    while let Some((name, key, value)) = read_record(state)? {
-        if name != table || some.len() == TOGETHER || bytes > BYTES {
-            put(bulk, table, &mut some)?;
-            bytes = 0;
+}
+
+impl Reader for Filling<'_> {
+    fn begin(&mut self, meta: &Meta) -> Result<(), StateError> {
+        let ours = ours(meta)?;
+        if ours.secrets > 0 && ours.key != self.key {
+            return Err(bad(format!(
+                "its {} secrets are sealed with the key {}, and this agent has the key {}: put the right {} into its data \
+                 directory and start it anew",
+                ours.secrets,
+                ours.key,
+                self.key,
+                super::KEY_FILE
+            )));
         }
-        table = name;
-        bytes += key.len() + value.len();
+        TABLES.into_iter().try_for_each(|name| Ok(self.bulk.clear(name)?))
+    }
+
+    fn take(&mut self, (name, key, value): Record) -> Result<(), StateError> {
+        if name != self.table || self.some.len() == TOGETHER || self.bytes > BYTES {
+            self.flush()?;
+        }
+        self.table = name;
+        self.bytes += key.len() + value.len();
         if name != table::INDEXES {
-            some.push((key, value));
+            self.some.push((key, value));
         }
+        Ok(())
     }
-    put(bulk, table, &mut some)
+}
+
+/// What is in an archive.
+#[derive(Debug)]
+pub struct Contents {
+    /// Its name, as the one who saved it has made it up.
+    pub id: String,
+    /// The index of what is in it.
+    pub index: u64,
+    /// The version of the agentbin that saved it.
+    pub version: String,
+    /// By which the key is known that opens its secrets.
+    pub key: String,
+    /// How many records need it.
+    pub secrets: u64,
+    /// Each table that has records, how many, and their bytes.
+    pub tables: Vec<(&'static str, u64, u64)>,
+}
+
+/// Reads an archive, and checks that it is whole; its secrets are not opened.
+///
+/// # Errors
+/// [`StateError::Invalid`] for an archive that is damaged, from elsewhere, or newer.
+pub fn inspect(file: File) -> Result<Contents, StateError> {
+    let mut counting = Counting { tables: Vec::new() };
+    let meta = read(file, &mut counting)?;
+    let Ours { version, key, secrets, .. } = ours(&meta)?;
+    let (version, key, secrets) = (version.clone(), key.clone(), *secrets);
+    Ok(Contents { id: meta.id, index: meta.index, version, key, secrets, tables: counting.tables })
+}
+
+struct Counting {
+    tables: Vec<(&'static str, u64, u64)>,
+}
+
+impl Reader for Counting {
+    fn begin(&mut self, meta: &Meta) -> Result<(), StateError> {
+        ours(meta).map(drop)
+    }
+
+    fn take(&mut self, (name, key, value): Record) -> Result<(), StateError> {
+        let at = self.tables.iter().position(|(known, ..)| *known == name).unwrap_or_else(|| {
+            self.tables.push((name, 0, 0));
+            self.tables.len() - 1
+        });
+        let (_, count, bytes) = &mut self.tables[at];
+        *count += 1;
+        *bytes += (key.len() + value.len()) as u64;
+        Ok(())
+    }
 }
 
 fn put(bulk: &Bulk, table: &'static str, some: &mut Vec<(Vec<u8>, Vec<u8>)>) -> Result<(), StateError> {
