@@ -2,6 +2,16 @@
 
 #[path = "support/agent.rs"]
 mod agent;
+#[path = "support/crowd.rs"]
+mod crowd;
+#[path = "support/engine.rs"]
+mod engine;
+#[path = "agent/fifty.rs"]
+mod fifty;
+#[path = "support/plugin_dir.rs"]
+mod plugin_dir;
+#[path = "support/random.rs"]
+mod random;
 #[path = "support/world.rs"]
 mod world;
 
@@ -1512,7 +1522,7 @@ fn the_log_level_changes_while_the_agent_runs() {
     need_root!();
     let world = World::new();
     let agent = Agent::start(&world);
-    // What is no request is worth a line of the level debug.
+    // What is not a request is worth a line of the level debug.
     let disturb = || UnixStream::connect(socket(&world)).unwrap().write_all(b"no request\r\n\r\n").unwrap();
     disturb();
     agent.get("/v1/jobs");
@@ -1637,7 +1647,7 @@ fn p1_jobs_of_the_agent_are_run_shown_and_stopped() {
     assert!(!ask(&["job", "status"]).stdout.contains("once"));
     assert_eq!(ask(&["job", "stop", "-purge", "-namespace", "apps", "web", "once"]).status, 0);
 
-    // What cannot be placed, is not healthy, or is no job is said, with Nomad's status.
+    // What cannot be placed, is not healthy, or is not a job is said, with Nomad's status.
     let far = "constraint {\n    attribute = \"${node.unique.name}\"\n    value     = \"elsewhere\"\n  }";
     let out = ask(&["job", "run", &file("far", "service", "true", far)]);
     assert!(out.status == 2 && out.stderr.contains("not placed") && out.stderr.contains("elsewhere"), "{out:?}");
@@ -1931,6 +1941,34 @@ fn p1_the_agent_is_looked_into_by_commands_of_its_own() {
     refused(&["volume", "create", "/no/such/file"], "/no/such/file");
     done(&["volume", "delete", &volume]);
     refused(&["volume", "delete", &volume], "no volume");
+    // Examples are what `volume create` takes.
+    for kind in ["host", "csi"] {
+        let example = world.path(&format!("example-{kind}.hcl")).display().to_string();
+        let init = ["volume", "init", "-type", kind, &example];
+        assert_eq!(world.agentbin(&init).stdout, format!("{example}\n"));
+        let again = world.agentbin(&init);
+        assert!(again.status == 1 && again.stderr.contains("File exists"), "{again:?}");
+        if kind == "csi" {
+            refused(&["volume", "create", &example], "no plugin");
+            continue;
+        }
+        // A claim on it.
+        let volume = done(&["volume", "create", &example]).trim().to_owned();
+        let mut keeper = job("keeper", "service", "exec sleep 1000", json!({}));
+        keeper["TaskGroups"][0]["Volumes"] =
+            json!({ "v": { "Name": "v", "Type": "host", "Source": "data", "Sticky": true } });
+        agent.register(&keeper);
+        agent.alloc("keeper", "running", "");
+        let listed = done(&["volume", "claim", "list"]);
+        assert!(listed.contains("keeper") && listed.contains(&volume[..8]), "{listed}");
+        let claims: Value = serde_json::from_str(&done(&["volume", "claim", "list", "-json"])).unwrap();
+        let claim = claims[0]["ID"].as_str().unwrap();
+        refused(&["volume", "claim", "delete", "none"], "there is no claim \"none\"");
+        done(&["volume", "claim", "delete", &claim[..8]]);
+        assert_eq!(done(&["volume", "claim", "list"]).lines().count(), 1);
+        done(&["job", "stop", "-purge", "keeper"]);
+        done(&["volume", "delete", "-force", &volume]);
+    }
     assert_eq!(done(&["volume", "status"]).lines().count(), 1);
     assert_eq!(done(&["plugin", "status"]).lines().count(), 1);
 
@@ -1963,6 +2001,20 @@ fn p1_the_agent_is_looked_into_by_commands_of_its_own() {
     let snapshot = world.path("state.snap").display().to_string();
     done(&["operator", "snapshot", "save", &snapshot]);
     assert_eq!(std::fs::metadata(&snapshot).unwrap().permissions().mode() & 0o777, 0o600);
+    let inspected = world.agentbin(&["operator", "snapshot", "inspect", &snapshot]);
+    assert!(inspected.status == 0 && inspected.stdout.contains("\njobs "), "{inspected:?}");
+    assert!(inspected.stdout.contains(env!("CARGO_PKG_VERSION")), "{inspected:?}");
+    let mut damaged = std::fs::read(&snapshot).unwrap();
+    let last = damaged.len() - 12;
+    damaged[last] ^= 1;
+    for (bytes, why) in
+        [(&damaged[..], "cannot be used"), (&damaged[..last / 2], "cannot be used"), (b"{}", "cannot be used")]
+    {
+        let copy = world.path("damaged.snap");
+        std::fs::write(&copy, bytes).unwrap();
+        let out = world.agentbin(&["operator", "snapshot", "inspect", copy.to_str().unwrap()]);
+        assert!(out.status == 1 && out.stderr.contains(why) && out.stdout.is_empty(), "{out:?}");
+    }
     done(&["job", "stop", "-purge", "web"]);
     done(&["operator", "snapshot", "restore", &snapshot]);
     assert_eq!(agent.get("/v1/job/web")["ID"], "web");

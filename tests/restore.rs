@@ -1,10 +1,16 @@
 //! Runs in the background whose supervisors are killed with -9: their tasks go on, no line is lost or doubled, and the next
 //! command takes them up (A4). `AGENTBIN_FULL=1` kills more often.
 
+#[path = "support/crowd.rs"]
+mod crowd;
 #[path = "support/engine.rs"]
 mod engine;
+#[path = "restore/fifty.rs"]
+mod fifty;
 #[path = "restore/kinds.rs"]
 mod kinds;
+#[path = "support/plugin_dir.rs"]
+mod plugin_dir;
 #[path = "support/random.rs"]
 mod random;
 #[path = "support/wire.rs"]
@@ -304,7 +310,7 @@ fn a4_what_ended_meanwhile_is_seen_with_its_status_and_restarts_are_counted_on()
     assert!(events.iter().any(|event| event["details"]["exit_code"] == "7"), "{events:#?}");
     for _ in 0..3 {
         kill_supervisor(&world);
-        assert_eq!(task(&view(&world), name)["restarts"], 1, "a supervisor's death is no restart");
+        assert_eq!(task(&view(&world), name)["restarts"], 1, "a supervisor's death is not a restart");
     }
     world.done(&["stop", "meanwhile"]);
     world.assert_clean();
@@ -501,7 +507,7 @@ fn j4_templates_that_differ_each_time_are_kept_by_the_next_supervisor() {
     world.assert_clean();
 }
 
-/// A record that this version does not understand is no reason to forget the run that it belongs to.
+/// A record that this version does not understand is not a reason to forget the run that it belongs to.
 #[test]
 fn a4_a_run_whose_record_is_not_understood_is_not_forgotten() {
     need_root!();

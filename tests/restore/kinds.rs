@@ -15,7 +15,7 @@ use super::{
 };
 
 /// Gives this thread a network and a `/run` of its own, as after a start of the machine.
-fn boot() {
+pub fn boot() {
     unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).unwrap();
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
     mount(Some("run"), "/run", Some("tmpfs"), MsFlags::empty(), Some("mode=755")).unwrap();
