@@ -6,6 +6,7 @@
     reason = "what other programs do is waited for until a deadline; there is no event"
 )]
 
+mod csi;
 mod docker;
 #[path = "../support/engine.rs"]
 mod engine;

@@ -25,7 +25,8 @@ fn job(name: &str, kind: &str, tasks: &[Value]) -> Value {
         "RestartPolicy": { "Attempts": 0, "Mode": "fail" }, "ReschedulePolicy": { "Attempts": 0, "Unlimited": false } }] })
 }
 
-fn install() {
+/// Installs the shipped units, and starts them.
+pub fn install() {
     let shipped = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/systemd");
     for unit in [UNIT, "agentbin.socket"] {
         std::fs::copy(shipped.join(unit), format!("/etc/systemd/system/{unit}")).unwrap();
@@ -72,14 +73,14 @@ fn p2_units_of_the_agent_and_of_a_job_across_reboots() {
     let kept: Value = serde_json::from_str(&std::fs::read_to_string(KEPT).unwrap()).unwrap();
     after(&kept);
     if boot() == 2 {
-        // What the tasks of this boot have written is no subject.
+        // What the tasks of this boot have written is not a subject.
         sh("sync");
         reset();
     }
     API.ask("DELETE", "/v1/job/steady", &Value::Null).unwrap();
     API.alloc("steady", "complete");
     sh("systemctl stop agentbin.socket agentbin.service unit.service");
-    assert_eq!(property("unit.service", "ActiveState"), "inactive", "a stop that was asked for is no failure");
+    assert_eq!(property("unit.service", "ActiveState"), "inactive", "a stop that was asked for is not a failure");
     // No process of any task is left.
     assert_eq!(sh("find /sys/fs/cgroup -name '*-*-*-*-*.scope'; pgrep -x sleep || true"), "");
 }
