@@ -60,7 +60,7 @@ impl Candidate {
     }
 }
 
-/// A machine of the bench's own: loopback, forwarding, a bridge for what is no runtime, and an empty `/run`.
+/// A machine of the bench's own: loopback, forwarding, a bridge for what is not a runtime, and an empty `/run`.
 fn enter() -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).context("make a network namespace")?;
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;

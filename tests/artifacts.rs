@@ -80,7 +80,7 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (config, files, all) = (config.clone(), files.clone(), Arc::clone(&all));
-                // A client that leaves in the middle is no fault of the test.
+                // A client that leaves in the middle is not a fault of the test.
                 std::thread::spawn(move || drop(serve(stream, config, &files, &all)));
             }
         });
@@ -582,7 +582,7 @@ fn b19_hostile_archives_write_nothing_outside() {
         ("link-chain", vec![(Symlink, "p/s", "..", 0o777), (Symlink, "p/l", "s/../../x", 0o777)], "may lie outside"),
         ("hard-out", vec![(Link, "h", "../../../../../../etc/passwd", 0o644)], "leads out of the destination"),
         ("hard-abs", vec![(Link, "h", "/etc/passwd", 0o644)], "which is not there yet"),
-        ("hard-link", vec![(Symlink, "l", "/etc/passwd", 0o777), (Link, "h", "l", 0o644)], "which is no file"),
+        ("hard-link", vec![(Symlink, "l", "/etc/passwd", 0o777), (Link, "h", "l", 0o644)], "which is not a file"),
         ("device", vec![(Char, "d", "", 0o666)], "is a device"),
         ("block", vec![(Block, "d", "", 0o666)], "is a device"),
         ("fifo", vec![(Fifo, "f", "", 0o666)], "is a FIFO"),

@@ -608,7 +608,7 @@ fn c3_an_empty_cpuset_of_the_host_gets_the_reserved_cores_or_is_passed_over() {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "this program starts itself; it is no role")]
+#[expect(clippy::disallowed_methods, reason = "this program starts itself; it is not a role")]
 fn d28_our_own_process_is_never_killed() {
     let Some(bench) = Bench::new("own") else { return };
     let helper = Command::new("timeout")

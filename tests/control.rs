@@ -201,7 +201,7 @@ fn p1_limits_change_while_tasks_run_and_are_the_jobs_after_a_restart() {
     for (args, told) in [
         (vec!["update", "limits"], "no new limit is given"),
         (vec!["update", "--memory", "64", "--memory-max", "32", "limits"], "is below the 64 MiB"),
-        (vec!["update", "--memory", "-1", "limits"], "is no limit"),
+        (vec!["update", "--memory", "-1", "limits"], "is not a limit"),
         (vec!["update", "--memory", "0", "--memory-max", "0", "limits", "--task", "db"], "has no task \"db\""),
     ] {
         let out = world.ask(&args);
@@ -368,7 +368,7 @@ fn p1_only_the_own_user_and_root_give_orders() {
         assert!(refused || reset, "{answer:?}");
     }
 
-    // What is no request does no harm.
+    // What is not a request does no harm.
     for garbage in [b"j\xff\xff\xff\xff".to_vec(), b"GET / HTTP/1.1\r\n\r\n".to_vec(), frame("{}"), frame("[")] {
         let answer = ask(&socket, None, garbage);
         assert!(answer.is_err() || !answer.as_ref().unwrap().contains("ok"), "{answer:?}");
@@ -612,7 +612,7 @@ fn p1_what_is_said_after_the_start_is_kept() {
         let is_silent = std::fs::read_to_string(&messages).is_ok_and(|text| text.is_empty());
         if is_silent {
             assert!(!status.contains("Messages"), "{status}");
-            // It is no log of an ended job yet.
+            // It is not a log of an ended job yet.
             assert!(!swept.contains("kept logs") && !swept.contains("removed") && messages.exists(), "{swept}");
         }
         wait_until_clean(&world);

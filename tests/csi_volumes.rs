@@ -87,7 +87,7 @@ fn f1_what_cannot_be_had_of_a_plugin_is_refused_before_anything_starts() {
     let gone = format!("disk={}", driver.path("gone.sock").display());
     refused(&driver, &plain, &[plugin_flag, &gone, volume_flag, volume], "start the plugin, or name the socket");
     let file = format!("disk={}", driver.world.file("file", "").display());
-    refused(&driver, &plain, &[plugin_flag, &file, volume_flag, volume], "this is no socket");
+    refused(&driver, &plain, &[plugin_flag, &file, volume_flag, volume], "this is not a socket");
     let long = format!("disk=/{}", "x".repeat(107));
     refused(&driver, &plain, &[plugin_flag, &long, volume_flag, volume], "at most 107 bytes, and this one has 108");
     refused(

@@ -473,7 +473,7 @@ fn c2_an_engine_notices_late_that_memory_was_lacking() {
         let proxy = Proxy::new(engine(), Some((Route::Inspect, Fault::NotYetOom, 0)));
         let world = World::with(&proxy.endpoint(), json!({}));
         let fill = "x=0123456789abcdef; n=0; while [ $n -lt 24 ]; do x=$x$x; n=$((n+1)); done; exit 0";
-        // An exit of this status that is no kill is not taken for one.
+        // An exit of this status that is not a kill is not taken for one.
         for (script, status, killed) in [(fill, 137, true), ("exit 137", 137, false)] {
             let mut task = world.script(script);
             task.resources.memory = MemoryLimits { hard_bytes: Some(16 << 20), soft_bytes: None };
@@ -806,7 +806,7 @@ fn e1_a_task_is_found_again() {
         assert!(gone.contains("failed to inspect container"), "{gone}");
         let bad = world.driver.recover_task(&kept, b"rubbish").await.unwrap_err().to_string();
         assert!(bad.contains("failed to decode task state from handle"), "{bad}");
-        // An engine that does not answer is no reason to think the task dead.
+        // An engine that does not answer is not a reason to think the task dead.
         let silent = driver("unix:///nonexistent/docker.sock", json!({}), world.dir.path());
         silent.recover_task(&kept, &handle.driver_state).await.unwrap();
         let waiting = tokio::time::timeout(Duration::from_secs(1), silent.wait_task(&task.id)).await;
@@ -1501,7 +1501,7 @@ fn d38_a_minimum_wins_over_what_the_plugin_allows() {
                 assert!(creates.is_empty() && named, "{config} at {minimum}: {error}: {creates:?}");
             }
             let (error, creates) = starts(&free, free.task(config.clone())).await;
-            assert!(!creates.is_empty(), "{config} is no attack: {error}");
+            assert!(!creates.is_empty(), "{config} is not an attack: {error}");
         }
         // What an agent hands over beside the configuration.
         let volume = |readonly, propagation| Mount {
@@ -2509,7 +2509,7 @@ fn b1_limits_that_cannot_be_are_refused_and_nothing_changes() {
         let none = NewLimits::default;
         for (new, why) in [
             (NewLimits { cpu_shares: Some(7), memory: hard(16), ..none() }, "it holds"),
-            (NewLimits { cpu_shares: Some(7), memory: hard(1 << 42), ..none() }, "is no limit"),
+            (NewLimits { cpu_shares: Some(7), memory: hard(1 << 42), ..none() }, "is not a limit"),
             (
                 NewLimits {
                     memory: Some(MemoryLimits { hard_bytes: Some(64 << 20), soft_bytes: Some(65 << 20) }),
@@ -2519,7 +2519,7 @@ fn b1_limits_that_cannot_be_are_refused_and_nothing_changes() {
             ),
             (
                 NewLimits { cpu_quota: Some(CpuQuota::Limited { quota_us: 10, period_us: 100_000 }), ..none() },
-                "is no limit",
+                "is not a limit",
             ),
             (NewLimits { cpuset_cpus: Some("x".to_owned()), ..none() }, "list of processors"),
             // The engine's own refusal.

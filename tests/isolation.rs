@@ -211,7 +211,7 @@ fn n9_a_doctor_leaves_nothing_behind() {
             all.filter(alive).filter_map(|p| p.cmdline().ok()).all(|c| !c.iter().any(|word| word.contains(ours)))
         };
         for name in ["SIGINT", "SIGKILL"] {
-            // One that has ended before it was told to is no test of it.
+            // One that has ended before it was told to is not a test of it.
             for _ in 0..20 {
                 let mut child =
                     doctor(&world, None, &["--probe"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -868,7 +868,7 @@ fn a6_errors_are_those_that_agents_know() {
         let status = plugin.driver.recover_task(handle).await.unwrap_err();
         assert_eq!(status.message(), "handle cannot be nil");
 
-        // The executor of a running task is killed: the task is lost, and that is no success.
+        // The executor of a running task is killed: the task is lost, and that is not success.
         let task = world.script("echo up; sleep 1000");
         plugin.start_task(&task).await.unwrap();
         eventually("the task", || world.log("stdout").contains("up")).await;

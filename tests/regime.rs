@@ -152,7 +152,7 @@ fn b7_figures_are_those_of_the_load() {
             let earlier = cpu_seconds(task.pid);
             let first = task.executor.stats().await.unwrap();
             assert!(first.total.cpu.percent.abs() < f64::EPSILON, "the first sample: {:?}", first.total.cpu);
-            // What it used before the first sample is no part of the second. The sample lies between two looks.
+            // What it used before the first sample is not a part of the second. The sample lies between two looks.
             let begun = [earlier, cpu_seconds(task.pid)];
             eventually("the load", || std::fs::read_to_string(&output).is_ok_and(|t| t.starts_with("done"))).await;
             let second = task.executor.stats().await.unwrap();

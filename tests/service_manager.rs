@@ -250,7 +250,7 @@ fn the_agent_is_a_service_of_systemd() {
     let pid = systemd.property("MainPID");
     systemd.does(&["reload", "agentbin.service"]);
     systemd.until("it has reloaded", || systemd.property("SubState") == "running");
-    assert_eq!(systemd.property("MainPID"), pid, "a reload is no restart");
+    assert_eq!(systemd.property("MainPID"), pid, "a reload is not a restart");
     goes_on("reload");
     systemd.does(&["restart", "agentbin.service"]);
     assert_ne!(systemd.property("MainPID"), pid);
@@ -296,7 +296,7 @@ fn the_agent_is_a_service_of_systemd() {
     systemd.does(&["stop", "agentbin.socket", "agentbin.service"]);
 }
 
-/// P1: the unit that `agentbin systemd` prints runs its job; a stop that was asked for is no failure, and a failure is one.
+/// P1: the unit that `agentbin systemd` prints runs its job; a stop that was asked for is not a failure, and a failure is one.
 #[test]
 fn p1_a_job_is_a_service_of_systemd() {
     need_root!();

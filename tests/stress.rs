@@ -293,7 +293,7 @@ fn b4_much_data_arrives_as_it_was_sent() {
                         to.send(Ok(ExecTaskStreamingRequest { stdin, ..Default::default() })).await.unwrap();
                     }
                     to.send(Ok(stdin_close())).await.unwrap();
-                    // Held until the end: its end is no end of the session, but neither is it what is looked at.
+                    // Held until the end: its end is not an end of the session, but neither is it what is looked at.
                     (sent.finalize(), to)
                 });
                 let began = Instant::now();

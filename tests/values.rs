@@ -248,7 +248,7 @@ fn j4_a_template_keeps_its_text_until_what_it_asks_for_changes() {
     replace(&values, r#"{"a": "one", "b": "two"}"#);
     wait_for_file(&b, "two\n");
     assert_eq!(std::fs::read_to_string(&key).unwrap(), first);
-    // A restart is no reason either, nor is a value that goes and comes back.
+    // A restart is not a reason either, nor is a value that goes and comes back.
     world.done(&["restart", "t"]);
     wait_for_text(&running.stdout, "start 2 ");
     assert_eq!(std::fs::read_to_string(&key).unwrap(), first);

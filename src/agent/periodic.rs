@@ -96,7 +96,7 @@ fn launch_of(core: &Core, view: &View, job: &JobVersion) -> Result<Launch, State
     let submitted = if job.submit_time > now { Nanos(0) } else { job.submit_time };
     let last = view.last_launch(&job.key)?.unwrap_or_default().max(submitted);
     if last > now || last == Nanos(0) {
-        // The clock was wrong, and is no more: it is no reason to wait until then.
+        // The clock was wrong, and is no more: it is not a reason to wait until then.
         return Ok(Launch::Pass(now));
     }
     let at = match next(periodic, last) {

@@ -124,7 +124,7 @@ async fn a_service_runs_is_updated_one_by_one_scaled_and_stopped() {
     let eval = world.agent.state.read().unwrap().eval(&registered.eval_id).unwrap().unwrap();
     assert_eq!(eval.status, EvalStatus::Complete);
 
-    // The same again is no new version, and changes nothing.
+    // The same again is not a new version, and changes nothing.
     world.register(job("service", 2, "/bin/one", quick_update())).await;
     world.register(job("service", 2, "/bin/two", quick_update())).await;
     let second = world.running("web", 1, 2).await;

@@ -93,7 +93,7 @@ pub(super) async fn restore(core: &Arc<Core>) -> Result<(), StateError> {
     for (id, work) in working {
         match work.await {
             Ok(volume) => settled.push((id, volume)),
-            Err(error) => tracing::error!(volume = id, %error, "restoring a volume broke down"),
+            Err(error) => tracing::error!(volume = id, %error, "restoring a volume failed unexpectedly"),
         }
     }
     let keep = move |change: &mut super::state::Change<'_>| {

@@ -147,7 +147,7 @@ fn version_of(jobs: &Jobs, view: &View, key: &JobKey, version: u64) -> Option<Ar
     jobs.of(&version).ok()
 }
 
-/// Whether an evaluation waits for the same as before: that is looked at again and again, and is no news.
+/// Whether an evaluation waits for the same as before: that is looked at again and again, and is not news.
 fn goes_on_waiting(view: &View, eval: &Evaluation) -> Result<bool, StateError> {
     let known = if eval.status == EvalStatus::Blocked { view.eval(&eval.id)? } else { None };
     Ok(known.is_some_and(|known| {

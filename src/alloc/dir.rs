@@ -560,7 +560,7 @@ mod tests {
         assert_eq!(dir.destroy().len(), 0);
         assert!(!dir.path().exists());
         assert_eq!(mounts_below(dir.path()).unwrap(), Vec::<PathBuf>::new());
-        assert_eq!(dir.destroy().len(), 0, "removing twice is no error");
+        assert_eq!(dir.destroy().len(), 0, "removing twice is not an error");
     }
 
     #[test]

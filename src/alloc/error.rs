@@ -41,7 +41,7 @@ pub enum SetupError {
         source: Box<NetworkError>,
     },
     /// A stop, or a timeout, ended the setup.
-    #[error("it was to end before it was set up")]
+    #[error("it was stopped before it was set up")]
     Stopped,
     /// A task name that is not a single directory name.
     #[error("{pos}: {name:?} cannot name a task: it must be a plain file name and not \"alloc\"")]
@@ -192,9 +192,9 @@ pub enum NetworkError {
     #[error("hostname {0:?} needs a task with driver \"docker\" in the group; remove it")]
     NoHostname(String),
     /// The host name is invalid.
-    #[error("hostname {0:?} is no name of a host: use letters, digits and dashes, with dots in between")]
+    #[error("hostname {0:?} is not a name of a host: use letters, digits and dashes, with dots in between")]
     BadHostname(String),
     /// The thread that makes it has panicked.
-    #[error("making it broke down")]
+    #[error("making it failed unexpectedly")]
     Broken(#[source] tokio::task::JoinError),
 }

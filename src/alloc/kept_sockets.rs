@@ -130,7 +130,7 @@ impl KeptSockets {
         }
     }
 
-    /// Removes the directory with the sockets in it; a missing directory is no error.
+    /// Removes the directory with the sockets in it; a missing directory is not an error.
     ///
     /// # Errors
     /// What the file system says; a directory that contains anything else stays.

@@ -389,7 +389,7 @@ pub fn machine_of(owner: Owner, data_dir: &Path, sockets: &Path, place: &CgroupP
         remove_cgroup: Arc::new(move |path| remove_cgroup(&remove_from, path)),
         cpusets,
         orphans: Arc::new(
-            Orphans::inherit(data_dir, &network_dir(data_dir)).doing("cannot look at processes in /proc")?,
+            Orphans::inherit(data_dir, &network_dir(data_dir)).doing("cannot examine the processes in /proc")?,
         ),
         node,
     })

@@ -69,7 +69,7 @@ impl TryFrom<String> for RunId {
     type Error = String;
 
     fn try_from(text: String) -> Result<RunId, String> {
-        RunId::parse(&text).ok_or_else(|| format!("{text:?} is no id of a run"))
+        RunId::parse(&text).ok_or_else(|| format!("{text:?} is not an id of a run"))
     }
 }
 
@@ -301,7 +301,7 @@ impl RunFile {
         }
         let file: RunFile = json::from_value(&value).map_err(|e| wrong(e.to_string()))?;
         let known = file.allocs.iter().all(|id| AllocId::parse(id).is_some());
-        if file.id == *id && known { Ok(Some(file)) } else { Err(wrong("it speaks of another run".to_owned())) }
+        if file.id == *id && known { Ok(Some(file)) } else { Err(wrong("it names another run".to_owned())) }
     }
 
     /// The ids of all runs that have files, including those whose supervisors died when they had created only a lock.
@@ -341,7 +341,7 @@ impl RunFile {
         }
     }
 
-    /// Removes the file; the caller holds the run's lock. A missing file is no error.
+    /// Removes the file; the caller holds the run's lock. A missing file is not an error.
     ///
     /// # Errors
     /// What the file system says.

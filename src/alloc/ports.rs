@@ -86,7 +86,7 @@ pub enum PortError {
         network: UnknownNetwork,
     },
     /// The address of a host network is none of this machine's.
-    #[error("{pos}: port {label:?}: {ip} is no address of this machine; give another one with --host-network")]
+    #[error("{pos}: port {label:?}: {ip} is not an address of this machine; give another one with --host-network")]
     NoSuchAddress {
         /// The port's label.
         label: String,
@@ -96,7 +96,7 @@ pub enum PortError {
         ip: IpAddr,
     },
     /// The thread that chooses ports has panicked.
-    #[error("choosing the ports broke down")]
+    #[error("choosing the ports failed unexpectedly")]
     Broken(#[source] io::Error),
     /// The port mappings of other networks cannot be listed.
     #[error("cannot look which ports lead into networks, in {}", path.display())]
@@ -230,12 +230,10 @@ impl PortPool {
             return None;
         }
         let who = listeners::on(any, port);
-        Some(
-            who.map_or_else(
-                || "a program that is no allocation".to_owned(),
-                |(pid, name)| format!("{name} (pid {pid})"),
-            ),
-        )
+        Some(who.map_or_else(
+            || "a program that is not an allocation".to_owned(),
+            |(pid, name)| format!("{name} (pid {pid})"),
+        ))
     }
 
     /// The ports of all other processes.
@@ -620,7 +618,7 @@ mod tests {
         assert_eq!(ips, ["127.0.0.1", "127.0.0.54"]);
         assert!(asking.one(on("other", port("x", Some(number)))).is_err());
         let error = asking.one(on("doc", port("x", Some(number)))).unwrap_err().to_string();
-        assert!(error.contains("192.0.2.1 is no address of this machine"), "{error}");
+        assert!(error.contains("192.0.2.1 is not an address of this machine"), "{error}");
         let error = asking.one(on("lan", port("x", None))).unwrap_err().to_string();
         assert!(error.contains("no host network \"lan\"") && error.contains("--host-network lan=ADDRESS"), "{error}");
         let error = asking.one(on("${meta.net}", port("x", None))).unwrap_err().to_string();

@@ -23,7 +23,7 @@ const GLANCE: Duration = Duration::from_millis(1);
 const ROUND: Duration = Duration::from_secs(1);
 
 /// Stops exactly this process, until it is killed, and returns when it has finished its current system call; a process that is
-/// gone is no error.
+/// gone is not an error.
 ///
 /// # Errors
 /// What the kernel says, or `TimedOut`.
@@ -78,7 +78,7 @@ fn open(pid: i32, start_ticks: u64) -> io::Result<Option<OwnedFd>> {
     Ok(same.then_some(pidfd))
 }
 
-/// Sends a signal; a process that has just ended is no error.
+/// Sends a signal; a process that has just ended is not an error.
 fn send(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
     match sys::process::send_signal(pidfd.as_fd(), signal) {
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(()),

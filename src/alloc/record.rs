@@ -219,7 +219,7 @@ impl Record {
         }
         let record: Record = json::from_value(&value).map_err(|e| unreadable(e.to_string()))?;
         if path.file_stem().and_then(|s| s.to_str()) != Some(&record.alloc_id) || record.id().is_none() {
-            return Err(unreadable(format!("it speaks of allocation {:?}", record.alloc_id)));
+            return Err(unreadable(format!("it names allocation {:?}", record.alloc_id)));
         }
         let relative = |p: &PathBuf| p.is_relative() && p.components().all(|c| c.as_os_str() != "..");
         if let Some(bad) = record.cgroups.iter().find(|p| !relative(p) || p.as_os_str().is_empty()) {
@@ -495,7 +495,7 @@ impl Records {
     }
 }
 
-/// Removes a record, and what lies next to it; a missing record is no error.
+/// Removes a record, and what lies next to it; a missing record is not an error.
 pub(super) fn remove_record(path: &Path) -> Result<(), RecordError> {
     for path in [path.with_extension(JOB), path.with_extension(KEPT), path.to_owned()] {
         match std::fs::remove_file(&path) {

@@ -120,7 +120,7 @@ impl SocketDir {
         Ok(found)
     }
 
-    /// Removes a directory with the sockets in it; a missing directory is no error.
+    /// Removes a directory with the sockets in it; a missing directory is not an error.
     ///
     /// # Errors
     /// What the file system says; a directory that contains anything else stays.
@@ -190,6 +190,6 @@ mod tests {
         assert!(!path.exists() && !dead.exists() && elsewhere.exists() && below.join("strange").exists());
         assert_eq!(SocketDir::abandoned(&below.join("none")).unwrap().len(), 0);
         std::fs::write(elsewhere.join("file"), "").unwrap();
-        assert!(SocketDir::remove(&elsewhere).is_err(), "what is no socket is not ours");
+        assert!(SocketDir::remove(&elsewhere).is_err(), "what is not a socket is not ours");
     }
 }

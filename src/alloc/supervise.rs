@@ -342,7 +342,7 @@ impl Supervisor {
             Ok((_, (_, None))) => return,
             Err(error) => {
                 let Some(number) = self.numbers.get(&error.id()).copied() else { return };
-                let message = format!("the runner of task {:?} broke down: {error}", self.names[number]);
+                let message = format!("the runner of task {:?} failed unexpectedly: {error}", self.names[number]);
                 let outcome = Outcome::Error(TaskError { kind: TaskErrorKind::Other, message: message.clone() });
                 let (name, ended) = (self.names[number].clone(), Instant::now());
                 let leftovers = vec![message];

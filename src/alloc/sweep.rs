@@ -112,7 +112,7 @@ pub fn remove_ended_runs(data_dir: &Path, dry: bool) -> Result<(Vec<String>, Vec
                 Ok(()) => removed.push(path.to_string()),
                 Err(e) => failed.push(format!("cannot remove {path}: {e}")),
             },
-            Err(e) => failed.push(format!("cannot tell whose {path} is: {e}")),
+            Err(e) => failed.push(format!("cannot determine the owner of {path}: {e}")),
         }
     }
     Ok((removed, failed))

@@ -117,7 +117,7 @@ impl Host for Renderer {
     }
 
     fn file(&self, path: &[u8]) -> Result<Vec<u8>, String> {
-        let path = std::str::from_utf8(path).map_err(|_| "the path is no UTF-8".to_owned())?.trim();
+        let path = std::str::from_utf8(path).map_err(|_| "the path is not UTF-8".to_owned())?.trim();
         self.read(path).map_err(|e| match e.raw_os_error() {
             Some(libc::EXDEV) => {
                 format!("'{path}' is outside of sandbox: only files of the task and of alloc can be read")
@@ -167,7 +167,7 @@ impl Renderer {
         let (top, below) = self.dir.locate(&self.task, path)?;
         let found = top.open_beneath(&below, OFlags::PATH, Mode::empty())?;
         if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::RegularFile {
-            return Err(io::Error::other("it is no regular file"));
+            return Err(io::Error::other("it is not a regular file"));
         }
         // Opens the same file, even if its path leads to another one by now.
         let again = Path::new("/proc/self/fd").join(found.as_raw_fd().to_string());
@@ -323,7 +323,7 @@ pub fn parse_env(text: &str) -> Result<Vec<(String, String)>, TemplateError> {
         let (key, value) = line.split_once('=').ok_or_else(|| TemplateError::at_line(number, "expected KEY=value"))?;
         let key = key.trim_end();
         if !super::env::is_key(key) {
-            return Err(TemplateError::at_line(number, format!("{key:?} is no name of an environment variable")));
+            return Err(TemplateError::at_line(number, format!("{key:?} is not a name of an environment variable")));
         }
         pairs.push((key.to_owned(), env_value(value.trim(), number)?));
     }

@@ -40,14 +40,14 @@ impl HostVolume {
     /// Opens a directory, following symbolic links in its path. `read_only`: no task may write to it.
     ///
     /// # Errors
-    /// When it does not exist, is no directory, or its path is not UTF-8; what `open(2)` says.
+    /// When it does not exist, is not a directory, or its path is not UTF-8; what `open(2)` says.
     pub fn open(path: &Path, read_only: bool) -> io::Result<HostVolume> {
         let dir = rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let real = rustix::fs::readlinkat(CWD, format!("/proc/self/fd/{}", dir.as_raw_fd()), Vec::new())?;
         let real = PathBuf::from(OsString::from_vec(real.into_bytes()));
         // Executors and container engines get the path as text.
         if real.to_str().is_none() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "its path is no UTF-8 text"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "its path is not UTF-8 text"));
         }
         let volume =
             HostVolume { identity: identity(&rustix::fs::fstat(&dir)?), dir: Some(dir), path: real, read_only };

@@ -47,7 +47,7 @@ pub(super) fn fetch(request: &Request, place: &Place) -> Result<(), FetchError> 
     if let Some(key) = ssh_key {
         let decoded = STANDARD
             .decode(key.trim())
-            .map_err(|error| FetchError::lasting(format!("sshkey is no base64: {error}")))?;
+            .map_err(|error| FetchError::lasting(format!("sshkey is not base64: {error}")))?;
         write(place, "home/key", &decoded)?;
         git.ssh(place, request, true)?;
     } else {

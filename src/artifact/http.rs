@@ -170,7 +170,7 @@ impl Client {
                 .ok_or_else(|| FetchError::lasting(format!("{} answers {status} without a place", bare(&here))))?;
             let next = here
                 .join(place)
-                .map_err(|error| FetchError::lasting(format!("{} leads to what is no URL: {error}", bare(&here))))?;
+                .map_err(|error| FetchError::lasting(format!("{} leads to what is not a URL: {error}", bare(&here))))?;
             if followed == MOST_REDIRECTS {
                 return Err(FetchError::lasting(format!(
                     "{} leads to more than {MOST_REDIRECTS} redirects",
@@ -212,8 +212,8 @@ impl Client {
             return Err(FetchError::lasting(text));
         }
         let bare_host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let name =
-            ServerName::try_from(bare_host).map_err(|_| FetchError::lasting(format!("{host:?} is no name for TLS")))?;
+        let name = ServerName::try_from(bare_host)
+            .map_err(|_| FetchError::lasting(format!("{host:?} is not a name for TLS")))?;
         let shaking = timeout(CONNECTS, TlsConnector::from(Arc::clone(&self.tls)).connect(name, stream)).await;
         let stream = shaking.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(|error| {
             let certificate = error.to_string().contains("certificate");

@@ -245,7 +245,7 @@ fn start(setting: &Setting, file: Option<File>) -> io::Result<(Own, UnixStream)>
     let (ours, theirs) = UnixStream::pair()?;
     let exe = sys::exe::own()?;
     let mut command = Command::new(format!("/proc/self/fd/{}", exe.as_raw_fd()));
-    // A file descriptor has no name, so argv[0] decides: it is a name that is no role's, and the role is the first argument.
+    // A file descriptor has no name, so argv[0] decides: it is a name that is not a role's, and the role is the first argument.
     command.arg0(env!("CARGO_PKG_NAME")).arg(Role::ArtifactFetcher.name()).arg(json::to_string(setting)?);
     let environment = mutant::environment();
     command.env_clear().envs(environment.iter().filter_map(|entry| entry.split_once('='))).current_dir("/");

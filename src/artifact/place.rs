@@ -67,7 +67,7 @@ impl Fetched<'_> {
                 _ if file.is_empty() => target.below.clone(),
                 _ if Path::new(file).components().eq([Component::Normal(OsStr::new(file))]) => target.below.join(file),
                 _ => {
-                    let text = format!("{file:?} is no name for a file; give another with filename");
+                    let text = format!("{file:?} is not a name for a file; give another with filename");
                     return Err(FetchError::lasting(text));
                 }
             };

@@ -165,7 +165,7 @@ impl<'a> Unpacked<'a> {
         let stat =
             rustix::fs::statat(&above, &last, AtFlags::SYMLINK_NOFOLLOW).map_err(|_| wrong("is not there yet"))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(wrong("is no file"));
+            return Err(wrong("is not a file"));
         }
         match rustix::fs::unlinkat(&parent, &name, AtFlags::empty()) {
             Err(error) if error != Errno::NOENT => return Err(error.into()),

@@ -261,7 +261,7 @@ mod tests {
                 }
                 JUMP_UNLESS_EQUAL => {}
                 EXIT => return registers[usize::from(ANSWER)].unwrap(),
-                _ => panic!("{code:#x} is no instruction of ours"),
+                _ => panic!("{code:#x} is not an instruction of ours"),
             }
         }
     }

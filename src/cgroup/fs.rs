@@ -271,7 +271,7 @@ impl Figures {
         if read.map_err(|e| failed(e.into()))? == LONGEST_FIGURES {
             File::from(file).read_to_end(&mut text).map_err(failed)?;
         }
-        let malformed = |_| Error::Malformed { path: self.path.join(name), text: "what is no text".to_owned() };
+        let malformed = |_| Error::Malformed { path: self.path.join(name), text: "what is not text".to_owned() };
         String::from_utf8(text).map(Some).map_err(malformed)
     }
 

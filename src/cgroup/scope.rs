@@ -300,7 +300,7 @@ impl<'a> Reader<'a> {
 }
 
 fn malformed() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "systemd sends what is no D-Bus message")
+    io::Error::new(io::ErrorKind::InvalidData, "systemd sends what is not a D-Bus message")
 }
 
 #[cfg(test)]

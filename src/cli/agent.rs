@@ -238,7 +238,7 @@ impl Serving {
         let tell: Tell = Arc::new(|what: &str| tracing::warn!("{what}"));
         crate::sys::task::spawn_blocking(move || alloc::sweep(&swept, &tell))
             .await
-            .context("the clean-up broke down")??;
+            .context("the clean-up failed unexpectedly")??;
         let sockets =
             machine::kept_socket_dir(&place.data_dir, &owner)?.context("the agent has no directory of sockets")?;
         let config = operator.config.clone();

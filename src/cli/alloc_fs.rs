@@ -83,7 +83,7 @@ impl Place<'_> {
             let from = size.saturating_sub(window);
             let mut found = Vec::new();
             self.read_at(from)?.body.take(size - from).read_to_end(&mut found).context(BROKEN)?;
-            // The end of the last line is no beginning of another one.
+            // The end of the last line is not a beginning of another one.
             let mut ends = found.iter().enumerate().rev().skip(1).filter(|(_, byte)| **byte == b'\n');
             if let Some((at, _)) = ends.nth(above) {
                 return Ok(from + at as u64 + 1);

@@ -61,7 +61,7 @@ pub(super) fn start(args: &RunArgs) -> anyhow::Result<i32> {
         });
         let line = loop {
             tokio::select! {
-                line = &mut line => break line?.context("cannot hear from the supervisor")?,
+                line = &mut line => break line?.context("cannot read the supervisor's answer")?,
                 signal = signals.next() => {
                     // A supervisor that has just ended needs no signal.
                     let _ = sys::process::send_signal(pidfd.as_fd(), signal);

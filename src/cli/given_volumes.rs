@@ -140,7 +140,7 @@ impl CsiArgs {
         }
         match std::fs::metadata(&given.socket) {
             Ok(found) if found.file_type().is_socket() => None,
-            Ok(_) => Some(format!("{told}: this is no socket; name the one that the plugin listens on")),
+            Ok(_) => Some(format!("{told}: this is not a socket; name the one that the plugin listens on")),
             Err(error) => Some(format!("{told}: {error}; start the plugin, or name the socket that it listens on")),
         }
     }

@@ -242,7 +242,7 @@ fn scale(args: &JobScaleArgs) -> anyhow::Result<i32> {
         }
         _ => bail!("give a count"),
     };
-    let count: u32 = count.parse().with_context(|| format!("{count:?} is no count"))?;
+    let count: u32 = count.parse().with_context(|| format!("{count:?} is not a count"))?;
     let asked =
         json!({ "Count": count, "Target": { "Group": group }, "Message": "submitted using agentbin job scale" });
     let answer = api.ask("PUT", &format!("job/{}/scale?", part(&id)), &asked.to_string())?;

@@ -25,7 +25,8 @@ pub(super) fn status(args: &NetworkStatusArgs) -> anyhow::Result<i32> {
     let text = if args.json {
         let all = noted.iter().map(to_json).collect::<std::io::Result<Vec<_>>>();
         let bridge = json!({ "lack": lack, "allocations": used, "most": MOST_ON_BRIDGE });
-        indented(&json!({ "bridge": bridge, "networks": all.context("cannot look whose they are")? })) + "\n"
+        indented(&json!({ "bridge": bridge, "networks": all.context("cannot determine whether they are in use")? }))
+            + "\n"
     } else {
         let can = lack.map_or("ready".to_owned(), |lack| format!("not usable: {lack}; see agentbin doctor"));
         let head = if rustix::process::geteuid().is_root() {
@@ -40,7 +41,7 @@ pub(super) fn status(args: &NetworkStatusArgs) -> anyhow::Result<i32> {
             let address = addresses.join(",");
             let ports = one.mappings().iter().filter(|port| port.protocol == "tcp");
             let ports: Vec<String> = ports.map(|port| format!("{}->{}", port.host, port.inside)).collect();
-            let state = state(one).context("cannot look whose they are")?;
+            let state = state(one).context("cannot determine whether they are in use")?;
             rows.push([one.id(), one.name(), &address, &ports.join(","), state].map(str::to_owned).to_vec());
         }
         escaped_lines(&(head + &table(&rows))).into_owned()

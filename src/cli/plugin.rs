@@ -364,7 +364,7 @@ impl Session {
     }
 
     async fn stop(&self, id: &str, timeout: &str, signal: &str) -> Answer {
-        let grace = args::duration(timeout).map_err(|e| anyhow!("{timeout:?} is no time: {e}"))?;
+        let grace = args::duration(timeout).map_err(|e| anyhow!("{timeout:?} is not a time: {e}"))?;
         self.calls.stop_task(id, grace, signal).await?;
         say(&json!({}))
     }
@@ -505,7 +505,7 @@ async fn fingerprints(calls: &PluginClient, count: usize) -> Answer {
 }
 
 async fn stats(calls: &PluginClient, id: &str, count: usize, interval: &str) -> Answer {
-    let interval = args::duration(interval).map_err(|e| anyhow!("{interval:?} is no time: {e}"))?;
+    let interval = args::duration(interval).map_err(|e| anyhow!("{interval:?} is not a time: {e}"))?;
     let mut answers = calls.task_stats(id, interval).await?;
     for _ in 0..count {
         let Some(answer) = answers.next().await? else { bail!("the plugin has ended the stream") };
@@ -563,7 +563,7 @@ async fn exec_streaming(calls: &PluginClient, id: &str, command: &[String]) -> A
 }
 
 fn number(text: &str) -> anyhow::Result<usize> {
-    text.parse().map_err(|_| anyhow!("{text:?} is no count"))
+    text.parse().map_err(|_| anyhow!("{text:?} is not a count"))
 }
 
 fn say(answer: &Json) -> Answer {

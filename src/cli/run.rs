@@ -248,7 +248,7 @@ impl Early {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> anyhow::Result<Result<T, i32>> {
         match self.during(crate::sys::task::spawn_blocking(work)).await {
-            Ok(done) => Ok(Ok(done.context("setting the job up broke down")?)),
+            Ok(done) => Ok(Ok(done.context("setting the job up failed unexpectedly")?)),
             Err(status) => Ok(Err(status)),
         }
     }
@@ -657,7 +657,7 @@ impl Run {
             for stream in [Stream::Stdout, Stream::Stderr] {
                 let base = format!("{}.{}", task.name, stream.name());
                 let follower = Follower::open(&alloc.log_dir(), &base, Start::Beginning)
-                    .with_context(|| format!("cannot read along in {}", alloc.log_dir().display()))?;
+                    .with_context(|| format!("cannot follow the logs in {}", alloc.log_dir().display()))?;
                 let source = Source {
                     task: task.name.clone(),
                     group: alloc.group().name.clone(),
@@ -708,7 +708,7 @@ impl Run {
                     broken.extend(result.tasks.iter().flat_map(|t| t.leftovers.iter().cloned()));
                     results.push(result);
                 }
-                Err(error) => broken.push(format!("an allocation broke down, run agentbin gc: {error}")),
+                Err(error) => broken.push(format!("an allocation failed unexpectedly; run agentbin gc: {error}")),
             }
         }
         let mut abandoned = ends.abandon.subscribe();

@@ -21,7 +21,7 @@ const QUEUE: usize = 4;
 struct Raw(Termios);
 
 impl Raw {
-    /// `None` if standard input is no terminal.
+    /// `None` if standard input is not a terminal.
     fn enter() -> io::Result<Option<Raw>> {
         if !io::stdin().is_terminal() {
             return Ok(None);
@@ -75,7 +75,7 @@ async fn hold(input: SessionInput, mut output: Incoming, args: &ExecArgs) -> any
         };
         let ExecTaskStreamingResponse { stdout, stderr, exited, result } = match message {
             Ok(message) => message,
-            Err(ClientError::Ended) => bail!("the session broke off: its task has ended, or its run"),
+            Err(ClientError::Ended) => bail!("the session ended, because its task or its run has ended"),
             Err(error) => return Err(error.into()),
         };
         if let Some(data) = stdout.map(|out| out.data).filter(|data| !data.is_empty()) {

@@ -29,7 +29,7 @@ use crate::sys;
 const ASKING: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: &SuperviseArgs) -> anyhow::Result<i32> {
-    let id = RunId::parse(&args.run).with_context(|| format!("{:?} is no id of a run", args.run))?;
+    let id = RunId::parse(&args.run).with_context(|| format!("{:?} is not an id of a run", args.run))?;
     if !args.here {
         return start(args);
     }
@@ -92,7 +92,7 @@ fn start(args: &SuperviseArgs) -> anyhow::Result<i32> {
     command.arg0(env!("CARGO_PKG_NAME")).arg("supervise").arg("--here").arg(data_dir).arg(&args.run);
     // A task that the supervisor restarts must not depend on the directory and environment of the command that started the
     // supervisor: the address of a container engine, for example, is in the environment.
-    let id = RunId::parse(&args.run).with_context(|| format!("{:?} is no id of a run", args.run))?;
+    let id = RunId::parse(&args.run).with_context(|| format!("{:?} is not an id of a run", args.run))?;
     let Some(file) = RunFile::read(&args.data_dir, &id)? else { return Ok(0) };
     command.current_dir("/").env_clear().envs(Settings::of_file(&file)?.host_env);
     sys::process::close_on_exec_from(3).context("cannot close what is not for the supervisor")?;

@@ -44,7 +44,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
     let mut words = Vec::new();
     for word in command {
         let shown = word.to_string_lossy().into_owned();
-        words.push(quoted(&word.into_string().ok().with_context(|| format!("{shown} is no UTF-8 text"))?));
+        words.push(quoted(&word.into_string().ok().with_context(|| format!("{shown} is not UTF-8 text"))?));
     }
     let dir = std::env::current_dir().context("cannot find out where this is")?;
     let dir = dir.to_str().filter(|dir| !dir.contains(char::is_control));
@@ -68,7 +68,7 @@ fn unit(job: &Job, command: &str, dir: &str, is_root: bool) -> String {
          [Unit]\nDescription=Nomad job {}\nDocumentation=man:agentbin(8)\nWants=network-online.target\n\
          After=network-online.target{engine}\n\n\
          [Service]\nType=exec\nWorkingDirectory={}\nExecStart={command}\n\
-         # A stop that was asked for is no failure.\nSuccessExitStatus=130 143\n\
+         # A stop that was asked for is not a failure.\nSuccessExitStatus=130 143\n\
          # The run ends its tasks as the job says, and takes no longer than that.\nKillMode=mixed\nTimeoutStopSec={}\n\
          {restart}# Cgroups below the service's own are its own to make.\nDelegate=yes\nTasksMax=infinity\n\n\
          [Install]\nWantedBy={target}\n",

@@ -73,7 +73,7 @@ pub(super) fn run(command: &TokenCommand) -> anyhow::Result<i32> {
         }
         TokenCommand::Revoke { accessor, at } => {
             let is_id = accessor.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit());
-            anyhow::ensure!(is_id, "{accessor:?} is no accessor; agentbin token list prints them");
+            anyhow::ensure!(is_id, "{accessor:?} is not an accessor; agentbin token list prints them");
             ask(&socket(at)?, "DELETE", &format!("/v1/agentbin/token/{accessor}"), "")?;
             Ok(0)
         }

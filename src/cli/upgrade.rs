@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! agentbin agent upgrade ─▶ PUT /v1/agentbin/upgrade ─▶ FILE agent ... --check --check-state COPY
-//!      ◀── why not ───────────────────────────────────────┘ failed, or the file is no program
+//!      ◀── why not ───────────────────────────────────────┘ failed, or the file is not a program
 //!      ◀── 200 ── streams end, tasks are left ─▶ execve FILE agent ... --inherit 7,9      the same process id
 //! ```
 
@@ -87,7 +87,7 @@ impl Program {
         forget(&copy)?;
         let tried = async {
             state.copy(&copy).await.context("cannot copy the state, on which the new program is to be tried")?;
-            let before = identity(&path).with_context(|| format!("cannot look at {}", path.display()))?;
+            let before = identity(&path).with_context(|| format!("cannot examine {}", path.display()))?;
             let mut command = Command::new(&path);
             command.args(self.args.iter().skip(1)).arg("--check").arg("--check-state").arg(&copy);
             for address in addresses {
@@ -95,8 +95,9 @@ impl Program {
             }
             let said = copy.join("said");
             let told = said.clone();
-            let status =
-                sys::task::spawn_blocking(move || trial(command, &told)).await.context("the trial broke down")?;
+            let status = sys::task::spawn_blocking(move || trial(command, &told))
+                .await
+                .context("the trial failed unexpectedly")?;
             let status = status.with_context(|| format!("cannot try {}", path.display()))?;
             if !status.success() {
                 let text = File::open(&said).and_then(|file| owned::bounded(file, LONGEST)).unwrap_or_default();
@@ -121,7 +122,7 @@ impl Program {
         for socket in sockets {
             // Only now: a helper that was started meanwhile would have kept the socket open.
             if let Err(error) = rustix::io::fcntl_setfd(socket, FdFlags::empty()) {
-                return anyhow::Error::from(error).context("cannot hand a socket on");
+                return anyhow::Error::from(error).context("cannot pass a socket to the new program");
             }
         }
         let numbers: Vec<String> = sockets.iter().map(|socket| socket.as_raw_fd().to_string()).collect();
@@ -137,7 +138,7 @@ impl Program {
             tracing::error!("cannot execute {}: {error}; this agent stays", new.to_string_lossy());
         }
         let own = CString::new(OWN).unwrap_or_default();
-        anyhow::Error::from(sys::process::execute(&own, &argv, &envp)).context("cannot execute this program once more")
+        anyhow::Error::from(sys::process::execute(&own, &argv, &envp)).context("cannot execute the new program")
     }
 }
 
@@ -181,7 +182,7 @@ fn trial(mut command: Command, said: &Path) -> io::Result<ExitStatus> {
 /// The sockets that the program before this one left open, from the value of the flag.
 ///
 /// # Errors
-/// A number that is no listening socket.
+/// A number that is not a listening socket.
 pub(super) fn inherited(
     numbers: &str,
     listener: impl Fn(OwnedFd) -> anyhow::Result<Listener>,

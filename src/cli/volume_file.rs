@@ -67,7 +67,7 @@ pub(super) const CSI: &str = "csi";
 /// The first mistake in it, with its position.
 pub(super) fn read(file: &Path) -> anyhow::Result<(&'static str, Value)> {
     let text = String::from_utf8(args::contents(file)?);
-    let text = text.with_context(|| format!("{} is no UTF-8 text", file.display()))?;
+    let text = text.with_context(|| format!("{} is not UTF-8 text", file.display()))?;
     parse(file, &text).map_err(|mistake| anyhow::anyhow!("{mistake}"))
 }
 
@@ -91,7 +91,7 @@ fn parse(file: &Path, written: &str) -> Result<(&'static str, Value), Diagnostic
 /// The same file with each member of a block in a line of its own, its key without quotes; and the lines that they were in.
 fn one_member_a_line(text: &str) -> (String, Vec<u32>) {
     let (mut out, mut lines, mut line) = (String::new(), vec![1], 1);
-    // Whether what is open is a block, and what came last that is no blank.
+    // Whether what is open is a block, and what came last that is not a blank.
     let (mut open, mut last) = (Vec::new(), '\n');
     let mut rest = text.char_indices().peekable();
     while let Some((at, c)) = rest.next() {

@@ -31,7 +31,7 @@ pub(super) fn csi_volumes(data_dir: Option<&Path>, args: &CsiArgs) -> CsiVolumes
 /// Opens the directories; later ones override earlier ones of the same name.
 ///
 /// # Errors
-/// The one that does not exist, or is no directory.
+/// The one that does not exist, or is not a directory.
 pub(super) fn open(given: &[Given]) -> anyhow::Result<HostVolumes> {
     let mut volumes = HostVolumes::default();
     for Given { name, path, read_only, origin } in given {

@@ -521,7 +521,7 @@ mod tests {
         place.alloc("a");
         assert_eq!(place.take(&path), 1_879_113_728);
         std::os::unix::fs::symlink(place.dir.path().join("moved"), place.dir.path().join("link")).unwrap();
-        assert!(place.registry.take(&place.dir.path().join("link"), two()).is_err(), "a link is no directory");
+        assert!(place.registry.take(&place.dir.path().join("link"), two()).is_err(), "a link is not a directory");
     }
 
     /// A directory that is not visible at the moment is not gone.

@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(lookup_user(PASSWD, &many, "web"), None, "more groups than there can be");
     }
 
-    /// `cap_add = ["all"]` gives all capabilities that this process has, and is no error where an agent has less than everything.
+    /// `cap_add = ["all"]` gives all capabilities that this process has; it is not an error where an agent has fewer.
     #[test]
     fn b3_all_capabilities_are_those_that_this_process_has() {
         let named = |names: &[&str]| parse_capabilities(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());

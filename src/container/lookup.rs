@@ -67,7 +67,7 @@ impl Guard {
         let Some(top) = task_dir.parent() else { return Guard::open() };
         let neighbours = if mutant::on("d04") { Neighbours::None } else { neighbours };
         Guard::try_look(top, trusted, neighbours).unwrap_or_else(|error| {
-            let unseen = format!("cannot look at {}, the allocation's directory: {error}", top.display());
+            let unseen = format!("cannot examine {}, the allocation's directory: {error}", top.display());
             Guard { unseen: Some(unseen), ..Guard::open() }
         })
     }

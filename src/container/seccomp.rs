@@ -119,6 +119,6 @@ fn kernel_version(release: &[u8]) -> Result<(u32, u32), String> {
     let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
-        _ => Err(format!("{text:?} is no version")),
+        _ => Err(format!("{text:?} is not a version")),
     }
 }

@@ -656,7 +656,7 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
         return Ok(path);
     }
     if let Some(there) = other {
-        let message = format!("/{} is there, but is no file that could be executed", there.display());
+        let message = format!("/{} is there, but is not a file that could be executed", there.display());
         return Err(Failure { step: "find the command".to_owned(), kind: FailureKind::NotExecutable, message });
     }
     Err(Failure {

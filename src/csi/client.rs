@@ -159,7 +159,7 @@ async fn connect(path: PathBuf) -> io::Result<TokioIo<UnixStream>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = rustix::fs::open(&path, flags, Mode::empty())?;
     if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::Socket {
-        let text = format!("{} is no socket", path.display());
+        let text = format!("{} is not a socket", path.display());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     let socket = UnixStream::connect(format!("/proc/self/fd/{}", found.as_raw_fd())).await?;

@@ -26,7 +26,7 @@ pub enum CsiError {
     #[error("{0}")]
     Conflict(String),
     /// The caller does not wait for it any more; no call was made.
-    #[error("volume {0} was waited for, and is not wanted any more")]
+    #[error("the wait for volume {0} was cancelled")]
     Cancelled(String),
     /// The record of a volume cannot be written or read: without it no call is made.
     #[error("cannot keep the record of volume {volume}")]
@@ -108,7 +108,7 @@ fn meaning(call: &str, code: Code) -> &'static str {
         Code::FailedPrecondition if is(&["ControllerExpandVolume", "NodeExpandVolume"]) => {
             "it cannot be expanded while it is in use"
         }
-        Code::FailedPrecondition => "it is used elsewhere, and is no volume of several nodes, or was not staged",
+        Code::FailedPrecondition => "it is used elsewhere, and is not a volume of several nodes, or was not staged",
         _ => "",
     }
 }

@@ -98,7 +98,7 @@ impl Files {
             return Err(wrong(format!("version {}, which is none of this program", record.version)));
         }
         if Files::name(&record.id) != name {
-            return Err(wrong(format!("it speaks of volume {:?}", record.id.id)));
+            return Err(wrong(format!("it names volume {:?}", record.id.id)));
         }
         let mut volume = record.volume;
         if record.boot_id != self.boot {

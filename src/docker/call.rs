@@ -29,7 +29,7 @@ fn unanswered(what: &'static str, error: EngineError) -> EngineError {
 }
 
 fn no_json(what: &'static str, error: &serde_json::Error) -> EngineError {
-    EngineError::Broken { what, problem: format!("the engine's answer is no JSON: {error}") }
+    EngineError::Broken { what, problem: format!("the engine's answer is not JSON: {error}") }
 }
 
 impl Engine {

@@ -188,7 +188,7 @@ impl Engine {
         call::id(WHAT, &self.ask(WHAT, self.deadlines.change, ask).await?)
     }
 
-    /// Starts it; one that runs already is no error.
+    /// Starts it; one that runs already is not an error.
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -197,7 +197,7 @@ impl Engine {
         unless_not_modified(self.ask("start the container", self.deadlines.change, ask).await)
     }
 
-    /// Sends its stop signal, waits up to `grace`, in whole seconds and not less, and kills it; one that has ended is no error.
+    /// Sends its stop signal, waits up to `grace`, in whole seconds and not less, and kills it; one that has ended is not an error.
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -244,7 +244,9 @@ impl Engine {
         let ask = Ask::get(format!("/containers/{}/json", escaped(id)));
         match self.ask(WHAT, self.deadlines.ask, ask).await {
             Ok(answer) if answer.is_object() => Ok(Some(container(&answer))),
-            Ok(_) => Err(EngineError::Broken { what: WHAT, problem: "the engine's answer is no container".to_owned() }),
+            Ok(_) => {
+                Err(EngineError::Broken { what: WHAT, problem: "the engine's answer is not a container".to_owned() })
+            }
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
@@ -262,7 +264,7 @@ impl Engine {
         }
         match self.ask(WHAT, self.deadlines.ask, ask).await? {
             Value::Array(containers) => Ok(containers.iter().map(listed).collect()),
-            _ => Err(EngineError::Broken { what: WHAT, problem: "the engine's answer is no list".to_owned() }),
+            _ => Err(EngineError::Broken { what: WHAT, problem: "the engine's answer is not a list".to_owned() }),
         }
     }
 

@@ -87,7 +87,7 @@ pub(super) fn config(bytes: &[u8]) -> Result<DriverConfig, DriverError> {
             }
             Ok(DriverConfig { values, ..DriverConfig::default() })
         }
-        _ => Err(DriverError::Config("failed to decode driver config: it is no object".to_owned())),
+        _ => Err(DriverError::Config("failed to decode driver config: it is not an object".to_owned())),
     }
 }
 

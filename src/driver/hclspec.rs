@@ -344,7 +344,7 @@ fn read_type(rest: &mut &str, depth: usize) -> Result<Type, String> {
             }
             Type::Object(members)
         }
-        other => return Err(format!("{other:?} is no type")),
+        other => return Err(format!("{other:?} is not a type")),
     };
     needed(rest, ')')?;
     Ok(kind)
@@ -665,7 +665,7 @@ fn convert(value: &Value, to: &Type) -> Result<Typed, String> {
         },
         (Type::Number, Value::Number(n)) => cty::Value::Number(number(*n)?),
         (Type::Number, Value::String(text)) => {
-            cty::Value::Number(cty::Number::parse(text).ok_or_else(|| format!("{text:?} is no number"))?)
+            cty::Value::Number(cty::Number::parse(text).ok_or_else(|| format!("{text:?} is not a number"))?)
         }
         (Type::String, Value::String(text)) => cty::Value::String(text.clone()),
         (Type::String, Value::Bool(flag)) => cty::Value::String(flag.to_string()),
@@ -913,7 +913,7 @@ mod tests {
             "f.hcl:1: \"args\" must be of the type list(string): it is a string",
             "f.hcl:2: \"to\" is missing; set to = ...",
             "f.hcl:4: there are two blocks \"auth\"; only one is allowed",
-            "f.hcl:8: \"to\" must be of the type number: \"x\" is no number",
+            "f.hcl:8: \"to\" must be of the type number: \"x\" is not a number",
             "f.hcl:11: 3 blocks \"port\" are too many; at most 2 are allowed",
             "f.hcl:15: there is no \"imge\"; known here are args, image, labels, auth, disk, port, sysctl",
             "f.hcl:16: \"sysctl\" is a block; write sysctl { ... }",
@@ -929,7 +929,7 @@ mod tests {
     fn a4_a_schema_that_cannot_be_used_is_the_plugins_fault() {
         for (spec, expected) in [
             (Spec::default(), "a spec is empty"),
-            (object([("a", attr("a", "strings", false))]), "the type of \"a\": \"strings\" is no type"),
+            (object([("a", attr("a", "strings", false))]), "the type of \"a\": \"strings\" is not a type"),
             (attr("", "string", false), "an attribute has no name"),
             (block_map::<&str>("m", [], object::<&str>([])), "the map of blocks \"m\" has no label"),
             (crate::wire::schema::Literal::expression("3m").into(), "the literal \"3m\": "),

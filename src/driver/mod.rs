@@ -265,7 +265,7 @@ pub trait Driver: Send + Sync {
     /// before.
     ///
     /// # Errors
-    /// [`DriverError::TaskNotFound`], or `Failed` for what is no limit, or for less memory than the task holds.
+    /// [`DriverError::TaskNotFound`], or `Failed` for what is not a limit, or for less memory than the task holds.
     async fn update_task(&self, _id: &str, _limits: NewLimits) -> Result<(), DriverError> {
         Err(DriverError::NotSupported("driver does not support new limits for a running task".to_owned()))
     }
@@ -273,7 +273,7 @@ pub trait Driver: Send + Sync {
     /// Runs a command inside the task and waits for it; past `timeout` it is killed.
     ///
     /// # Errors
-    /// [`DriverError::TaskNotFound`], or `Failed` when it could not be started. A command that fails is no error.
+    /// [`DriverError::TaskNotFound`], or `Failed` when it could not be started. A command that fails is not an error.
     async fn exec_task(
         &self,
         _id: &str,

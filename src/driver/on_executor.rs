@@ -271,7 +271,7 @@ pub(super) fn agent_logs(task: &TaskConfig, reader: &Reader<'_>) -> Result<LogCo
     let max_files = max_files.map_err(|_| logs.error("max_files", "max_files is too large"))?;
     let mib = logs.limit("max_file_size")?.unwrap_or(LOG_FILE_MIB);
     let max_age = logs.string("max_age")?.filter(|text| !text.is_empty()).map(|text| {
-        humantime::parse_duration(&text).map_err(|e| logs.error("max_age", &format!("{text:?} is no duration: {e}")))
+        humantime::parse_duration(&text).map_err(|e| logs.error("max_age", &format!("{text:?} is not a duration: {e}")))
     });
     Ok(LogCollection {
         dir: task.alloc_dir.join("alloc/logs"),

@@ -51,7 +51,7 @@ pub trait ExecTaskStreaming: Send + Sync {
     /// killed.
     ///
     /// # Errors
-    /// [`DriverError::TaskNotFound`], or `Failed` when it could not be started. A command that fails is no error.
+    /// [`DriverError::TaskNotFound`], or `Failed` when it could not be started. A command that fails is not an error.
     async fn exec_task_streaming(&self, id: &str, options: ExecOptions) -> Result<ExitResult, DriverError>;
 }
 

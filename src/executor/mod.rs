@@ -104,7 +104,7 @@ pub struct NewLimits {
     pub memory: Option<MemoryLimits>,
     /// Cores as a kernel cpu list. If the host made a cpuset for the task, only the host changes its cores.
     pub cpuset_cpus: Option<String>,
-    /// Processes and threads at once; 0 is no limit.
+    /// Processes and threads at once; 0 is not a limit.
     pub pids_max: Option<u64>,
 }
 
@@ -134,7 +134,7 @@ pub trait Executor: Send + Sync {
     /// Sends a signal, by number, to the main process.
     ///
     /// # Errors
-    /// [`ExecutorError::Invalid`] before a launch or for a number that is no signal, [`ExecutorError::System`] when
+    /// [`ExecutorError::Invalid`] before a launch or for a number that is not a signal, [`ExecutorError::System`] when
     /// the process has ended.
     async fn signal(&self, number: i32) -> Result<(), ExecutorError>;
 

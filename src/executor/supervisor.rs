@@ -127,7 +127,7 @@ impl LocalExecutor {
     }
 
     /// Brings this process, which must have no other thread, into a plain user's network, so that all that it starts is there: no
-    /// process of a task may enter it. A network that it is in already is no error.
+    /// process of a task may enter it. A network that it is in already is not an error.
     ///
     /// # Errors
     /// [`ExecutorError::System`] when the network is gone, or this process has entered another one.
@@ -657,7 +657,7 @@ impl Executor for LocalExecutor {
 
     async fn signal(&self, number: i32) -> Result<(), ExecutorError> {
         let signal = Signal::from_number(number)
-            .ok_or_else(|| ExecutorError::Invalid(format!("{number} is no signal (1 to 64)")))?;
+            .ok_or_else(|| ExecutorError::Invalid(format!("{number} is not a signal (1 to 64)")))?;
         self.running_or_error()?.send(signal)
     }
 

@@ -42,7 +42,7 @@ impl NewLimits {
         let is_max = memory_max_mib == -1 || range.contains(&memory_max_mib);
         if !range.contains(&memory_mib) || !is_max {
             let text = format!(
-                "memory {memory_mib} MiB with a maximum of {memory_max_mib} MiB is no limit; give 0 to {MOST_MIB}, and -1 as \
+                "memory {memory_mib} MiB with a maximum of {memory_max_mib} MiB is not a limit; give 0 to {MOST_MIB}, and -1 as \
                  maximum for none"
             );
             return Err(ExecutorError::Invalid(text));
@@ -73,7 +73,7 @@ impl NewLimits {
                 Ok(Some(CpuQuota::Limited { quota_us, period_us }))
             }
             _ => Err(ExecutorError::Invalid(format!(
-                "{quota} of each {period} microseconds of processor time is no limit; give at least {least} of {least} to {most}"
+                "{quota} of each {period} microseconds of processor time is not a limit; give at least {least} of {least} to {most}"
             ))),
         }
     }

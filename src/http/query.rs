@@ -45,7 +45,7 @@ impl Query {
     /// A switch as Go's `strconv.ParseBool` reads it; `None` when it is absent or empty.
     ///
     /// # Errors
-    /// The text, where it is no switch.
+    /// The text, where it is not a switch.
     pub fn switch(&self, key: &str) -> Result<Option<bool>, String> {
         match self.text(key) {
             None => Ok(None),

@@ -8,7 +8,7 @@ use crate::spec::{Pos, escaped, shortened};
 
 /// Longest message about one place, in bytes.
 const LONGEST: usize = 1000;
-/// A longer word is no misspelt name, and most names that a word is compared with.
+/// A longer word is not a misspelt name, and most names that a word is compared with.
 const LONGEST_NAME: usize = 64;
 const MOST_NAMES: usize = 1000;
 

@@ -13,7 +13,7 @@ const UNITS: [(&str, i128); 8] = [
 
 /// Nanoseconds of a duration, which may be negative.
 pub(super) fn parse_signed(text: &str) -> Result<i64, String> {
-    let wrong = || format!("\"{text}\" is no duration such as 30s, 5m or 1h30m");
+    let wrong = || format!("\"{text}\" is not a duration such as 30s, 5m or 1h30m");
     let (negative, mut rest) = match text.as_bytes().first() {
         Some(b'-') => (true, &text[1..]),
         Some(b'+') => (false, &text[1..]),

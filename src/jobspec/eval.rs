@@ -469,7 +469,7 @@ fn part<'v>(value: &Cow<'v, Value>, find: impl Fn(&Value) -> Option<&Value>) -> 
     }
 }
 
-/// A splat treats null as an empty list and anything else that is no list as a list of one.
+/// A splat treats null as an empty list and anything else that is not a list as a list of one.
 fn splat(scope: &Scope<'_>, value: &Value, steps: &[Step], pos: &Pos) -> Result<Value> {
     let items = match value {
         Value::Null => &[],

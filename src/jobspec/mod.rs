@@ -203,7 +203,7 @@ pub fn duration(text: &str) -> Result<std::time::Duration, String> {
 /// # Errors
 /// When it is none of these, no UTF-8 text, or cannot be read.
 pub fn read_file(path: &Path) -> std::io::Result<String> {
-    String::from_utf8(regular::read_own(path)?).map_err(|_| std::io::Error::other("it is no UTF-8 text"))
+    String::from_utf8(regular::read_own(path)?).map_err(|_| std::io::Error::other("it is not UTF-8 text"))
 }
 
 /// As [`read_file`], for a file that need not be text.
@@ -263,7 +263,7 @@ fn top_level<'a>(body: &'a Body, scope: &Scope<'a>, pos: &'a crate::spec::Pos, s
     blocks
 }
 
-/// A text is JSON when its first character that is no blank opens an object.
+/// A text is JSON when its first character that is not a blank opens an object.
 pub(crate) fn is_json(text: &str) -> bool {
     text.trim_start_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']).starts_with('{')
 }

@@ -315,7 +315,7 @@ pub(super) fn check_names(
     let no_port = |port: &str, pos: &Pos| {
         let hint = did_you_mean(port, labels.iter().copied());
         let message = format!(
-            "a service of {owner} names the port \"{port}\", which is no label of a network and no number{hint}; add port \
+            "a service of {owner} names the port \"{port}\", which is not a label of a network and no number{hint}; add port \
              \"{port}\" {{}} to the group's network"
         );
         group.refuse(pos, message);

@@ -142,7 +142,7 @@ impl Value {
         }
     }
 
-    /// Keys (or indexes, or a set's elements) with values, in order; `None` for what is no collection.
+    /// Keys (or indexes, or a set's elements) with values, in order; `None` for what is not a collection.
     pub fn entries(&self) -> Option<Vec<(Value, Value)>> {
         match self {
             Value::List(items) => Some(items.iter().enumerate().map(|(i, v)| (Value::usize(i), v.clone())).collect()),

@@ -31,7 +31,7 @@ pub enum FifoError {
     /// [`create_and_read`] found an existing file of this name.
     #[error("{0}: file exists")]
     Exists(PathBuf),
-    /// The name belongs to something that is no FIFO.
+    /// The name belongs to something that is not a FIFO.
     #[error("{0}: not a FIFO")]
     NotAFifo(PathBuf),
     /// Another user made it, who could read what is written, or write what is read.

@@ -602,7 +602,7 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &path, fifo, rustix::fs::Mode::from_raw_mode(0o600), 0).unwrap();
         assert!(stand.open().await.is_err());
         sweep(path.parent().unwrap());
-        assert_eq!(stand.files(), 1, "what is no journal is not ours to remove");
+        assert_eq!(stand.files(), 1, "what is not a journal is not ours to remove");
     }
 
     #[tokio::test]

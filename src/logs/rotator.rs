@@ -42,7 +42,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 pub enum RotatorError {
     /// The base name would leave the directory.
-    #[error("{0:?} is no file name")]
+    #[error("{0:?} is not a file name")]
     InvalidName(String),
     /// The directory does not exist, is none, or is a symlink.
     #[error("cannot open log directory {path}")]

@@ -190,7 +190,7 @@ async fn by_tcp(server: SocketAddr, question: &message::Question) -> io::Result<
     stream.read_exact(&mut answer).await?;
     question
         .reply(&answer)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "that is no answer to the question"))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "that is not an answer to the question"))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ const MOST: usize = 16;
 /// # Errors
 /// `InvalidInput` for what is no `host:port`; `NotFound` when nobody knows the name; what the servers say.
 pub async fn addresses(address: &str) -> io::Result<Vec<SocketAddr>> {
-    let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("{address:?} is no host:port"));
+    let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("{address:?} is not a host:port"));
     if let Ok(numeric) = address.parse() {
         return Ok(vec![numeric]);
     }

@@ -62,7 +62,7 @@ impl Question {
         &self.bytes
     }
 
-    /// What `message` says to it; `None` when that is no answer to it, or none that can be read.
+    /// What `message` says to it; `None` when that is not an answer to it, or none that can be read.
     pub(super) fn reply(&self, message: &[u8]) -> Option<Reply> {
         let (head, own) = (message.get(..HEADER)?, &self.bytes[..HEADER]);
         let is_answer = head[2] & 0b1111_1000 == 0b1000_0000;

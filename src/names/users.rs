@@ -22,7 +22,7 @@ const LONGEST: u64 = 1 << 20;
 /// # Errors
 /// `NotFound` where there is no `getent` or nobody knows the user; `TimedOut`; what starting the program says.
 pub fn ask_host(name: &str) -> io::Result<(String, String)> {
-    // A number would be answered, and is no name.
+    // A number would be answered, and is not a name.
     let is_name = !name.is_empty() && !name.contains([':', ',', '\n', '\0']) && name.parse::<u32>().is_err();
     if !is_name {
         return Err(io::ErrorKind::NotFound.into());

@@ -49,7 +49,9 @@ impl Address {
     pub(super) fn parse(network: &str, address: &str) -> Result<Address, String> {
         match network {
             "unix" => Ok(Address::Unix(PathBuf::from(address))),
-            "tcp" => address.parse().map(Address::Tcp).map_err(|_| format!("{address:?} is no IP address with a port")),
+            "tcp" => {
+                address.parse().map(Address::Tcp).map_err(|_| format!("{address:?} is not an IP address with a port"))
+            }
             _ => Err(format!("network {network:?}; known are unix and tcp")),
         }
     }

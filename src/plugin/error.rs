@@ -74,7 +74,7 @@ pub enum HostError {
     #[error("this plugin cannot be reattached: {0}")]
     NotReattachable(&'static str),
     /// It is unknown whether the process is alive.
-    #[error("cannot look at the plugin's process {pid}: {source}")]
+    #[error("cannot examine the plugin's process {pid}: {source}")]
     Watch {
         /// Its pid.
         pid: i32,

@@ -507,7 +507,7 @@ fn watch_exit(pidfd: Arc<OwnedFd>) -> io::Result<Life> {
     let (sender, receiver) = watch::channel(false);
     crate::sys::task::spawn(async move {
         let _ = ended.readable().await;
-        // Readable means that it has ended; ECHILD means that it is no child of ours or was already reaped, which is fine.
+        // Readable means that it has ended; ECHILD means that it is not a child of ours or was already reaped, which is fine.
         let _ = sys::process::try_wait(ended.get_ref().as_fd());
         sender.send_replace(true);
     });

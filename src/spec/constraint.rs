@@ -234,7 +234,7 @@ fn is_known(key: &str) -> bool {
     key.starts_with("attr.") || key.starts_with("meta.") || NODE.contains(&key)
 }
 
-/// What a text stands for on the machine; one that is no reference stands for itself.
+/// What a text stands for on the machine; one that is not a reference stands for itself.
 fn resolve<'a>(target: &'a str, lookup: &dyn Fn(&str) -> Option<String>) -> Option<Cow<'a, str>> {
     let Some(key) = target.strip_prefix("${") else { return Some(Cow::Borrowed(target)) };
     let key = key.strip_suffix('}').unwrap_or(key);

@@ -13,9 +13,9 @@ pub struct CpuSet(BTreeSet<u32>);
 /// Most processors that a kernel is built for (`CONFIG_NR_CPUS`).
 const MOST: u32 = 8192;
 
-/// A text that is no list of processors.
+/// A text that is not a list of processors.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no list of processors; write numbers below {MOST} and ranges with commas between them: \"0-3,7\"")]
+#[error("{0:?} is not a list of processors; write numbers below {MOST} and ranges with commas between them: \"0-3,7\"")]
 pub struct CpuSetError(String);
 
 impl CpuSet {
@@ -132,7 +132,7 @@ mod tests {
             assert_eq!(read(text), same, "{text:?}");
         }
         for text in ["a", "1-", "-1", "1,,2", "8192", "1-2-3", "0x1", "4294967296"] {
-            assert!(read(text).contains("is no list of processors"), "{text:?}");
+            assert!(read(text).contains("is not a list of processors"), "{text:?}");
         }
     }
 

@@ -316,7 +316,7 @@ impl Source {
         }
         let name = filename.unwrap_or(last);
         if name.contains('/') || matches!(name.as_str(), "." | "..") {
-            return Err(format!("filename \"{name}\" is no plain file name; name the directory with destination"));
+            return Err(format!("filename \"{name}\" is not a plain file name; name the directory with destination"));
         }
         let subdir = subdir.filter(|dir| !dir.is_empty());
         if let Some(dir) = subdir.as_deref().filter(|dir| dir.split('/').any(|part| part == "..")) {
@@ -468,19 +468,19 @@ fn getter(forced: Option<&str>, address: &str, parameters: &mut Parameters) -> R
         (Some("git"), _) => git(address, parameters),
         (None, Some("ssh")) => Err(format!("a URL with ssh is a repository only with git:: before it; write git::{}", shown(address))),
         (Some("s3"), Some("http" | "https")) => s3(address, parameters),
-        (_, Some("s3")) => Err("s3:// is no URL of a getter; write s3::https://s3.amazonaws.com/BUCKET/KEY".to_owned()),
+        (_, Some("s3")) => Err("s3:// is not a URL of a getter; write s3::https://s3.amazonaws.com/BUCKET/KEY".to_owned()),
         (Some("hg"), _) => Err("Mercurial repositories (hg::) are not fetched by agentbin run; fetch it before and name the local path, or the URL of an archive of it".to_owned()),
         (Some("gcs"), _) => Err("gcs:: with Google's credentials is not done by agentbin run; write https://storage.googleapis.com/BUCKET/OBJECT for a public object, or a signed URL".to_owned()),
         (Some(name), _) if !matches!(name, "http" | "https" | "file" | "s3") => {
             Err(format!("unknown getter \"{name}::\"; use file, http, https, git or s3"))
         }
         (_, Some(scheme)) => Err(format!("unknown scheme \"{scheme}://\"; use http, https, file, git:: or s3::")),
-        (_, None) => Err("it is no URL; write it with https://".to_owned()),
+        (_, None) => Err("it is not a URL; write it with https://".to_owned()),
     }
 }
 
 fn parsed(address: &str) -> Result<Url, String> {
-    let url = Url::parse(address).map_err(|error| format!("it is no URL: {error}"))?;
+    let url = Url::parse(address).map_err(|error| format!("it is not a URL: {error}"))?;
     // Where a host is missing, the crate takes the first part of the path for it, as browsers do.
     if address.contains(":///") || url.host_str().is_none_or(str::is_empty) {
         Err("the URL has no host; write https://HOST/PATH".to_owned())
@@ -495,11 +495,11 @@ fn git(address: &str, parameters: &mut Parameters) -> Result<Getter, String> {
     let ssh_key = parameters.take("sshkey").filter(|text| !text.is_empty());
     parameters.nothing_left("a git repository", ", ref, depth and sshkey")?;
     let depth = depth.map(|text| {
-        text.parse::<u32>().map_err(|_| format!("depth \"{text}\" is no number of commits; use 1 or more"))
+        text.parse::<u32>().map_err(|_| format!("depth \"{text}\" is not a number of commits; use 1 or more"))
     });
     let depth = depth.transpose()?.filter(|depth| *depth > 0);
     if let Some(bad) = reference.as_deref().filter(|text| text.starts_with('-') || text.contains(char::is_control)) {
-        return Err(format!("ref {bad:?} is no branch, tag or commit; name one"));
+        return Err(format!("ref {bad:?} is not a branch, tag or commit; name one"));
     }
     if address.starts_with("file:") {
         return Err("git over file:// is not done; name the directory itself as a local path".to_owned());

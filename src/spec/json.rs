@@ -22,7 +22,7 @@ pub(crate) use object::{List, Object, json, of};
 /// Reads a text.
 ///
 /// # Errors
-/// It is no JSON, or not of this type.
+/// It is not JSON, or not of this type.
 pub fn from_slice<T: DeserializeOwned>(text: &[u8]) -> Result<T, Error> {
     from_value(&serde_json::from_slice(text)?)
 }
@@ -30,7 +30,7 @@ pub fn from_slice<T: DeserializeOwned>(text: &[u8]) -> Result<T, Error> {
 /// Reads a text.
 ///
 /// # Errors
-/// It is no JSON, or not of this type.
+/// It is not JSON, or not of this type.
 pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
     from_slice(text.as_bytes())
 }
@@ -277,7 +277,7 @@ mod tests {
         }
         let unknown = r#"{"x": {"y": [1]}, "text": "a", "bytes": [1], "z": null}"#;
         assert_eq!(from_str::<Inner>(unknown).unwrap(), Inner { text: "a".to_owned(), bytes: vec![1] });
-        assert!(from_str::<Inner>(r#"["a", [1]]"#).is_err(), "a struct is no list");
+        assert!(from_str::<Inner>(r#"["a", [1]]"#).is_err(), "a struct is not a list");
         assert!(from_str::<Inner>("{").unwrap_err().to_string().contains("line 1"));
         assert!(from_str::<BTreeMap<u8, u8>>(r#"{"x": 1}"#).is_err());
     }

@@ -32,7 +32,7 @@ pub fn go_regex(pattern: &str) -> Result<Regex, String> {
     let translated = if pattern.len() > LONGEST_PATTERN { Cow::Borrowed(pattern) } else { translated(pattern)?.into() };
     regex(&translated).map_err(|problem| match problem.rsplit_once("error: ") {
         // The crate shows the pattern in lines of its own; it would be the translated one.
-        Some((_, why)) => format!("\"{pattern}\" is no regular expression: {}", why.trim_end()),
+        Some((_, why)) => format!("\"{pattern}\" is not a regular expression: {}", why.trim_end()),
         None => problem,
     })
 }
@@ -40,7 +40,7 @@ pub fn go_regex(pattern: &str) -> Result<Regex, String> {
 /// What is written otherwise, or means something else, in the two syntaxes: classes of ASCII, quoted text, braces that repeat
 /// nothing, sets in sets, and the flags.
 fn translated(pattern: &str) -> Result<String, String> {
-    let wrong = |what: &str| format!("\"{pattern}\" is no regular expression: {what}");
+    let wrong = |what: &str| format!("\"{pattern}\" is not a regular expression: {what}");
     let mut out = String::with_capacity(pattern.len() + 16);
     let mut rest = pattern;
     let mut repeated = false;

@@ -70,7 +70,7 @@ pub struct GroupScheduling {
     pub reschedule: Option<Reschedule>,
     /// The allocation's own disk.
     pub disk: EphemeralDisk,
-    /// The longest time that an allocation may run; `None` is no limit.
+    /// The longest time that an allocation may run; `None` is not a limit.
     pub max_run_duration: Option<Duration>,
 }
 

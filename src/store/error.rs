@@ -32,7 +32,7 @@ pub enum StoreError {
         by: String,
     },
     /// An older program wrote it, and there is no upgrade from its schema.
-    #[error("{} has the schema {found}, from which no way leads to {known}", path.display())]
+    #[error("{} has the schema {found}, which cannot be converted to {known}", path.display())]
     TooOld {
         /// The database.
         path: PathBuf,
@@ -42,7 +42,7 @@ pub enum StoreError {
         known: u32,
     },
     /// The file is not a database of this program.
-    #[error("{} is no database of agentbin: {reason}; move it away", path.display())]
+    #[error("{} is not a database of agentbin: {reason}; move it away", path.display())]
     Foreign {
         /// The database.
         path: PathBuf,
@@ -76,7 +76,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// A change panicked.
-    #[error("a change of the database broke off: {0}")]
+    #[error("a transaction of the database was not completed: {0}")]
     Panicked(String),
 }
 

@@ -81,7 +81,7 @@ fn an_older_file_is_upgraded_step_by_step_and_a_newer_one_refused_by_name() {
 fn something_else_is_refused_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join(FILE);
-    std::fs::write(&file, b"these are somebody's notes, of a length that is no database's").unwrap();
+    std::fs::write(&file, b"these are somebody's notes, of a length that is not a database's").unwrap();
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(&file, permissions).unwrap();
     let error = Store::open(dir.path(), SCHEMA).unwrap_err();

@@ -315,7 +315,7 @@ fn own_file(dir: BorrowedFd<'_>, name: &Path, path: &Path) -> io::Result<File> {
     let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
     let stat = rustix::fs::fstat(&fd)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        let text = format!("{} is no plain file: remove it", path.display());
+        let text = format!("{} is not a plain file: remove it", path.display());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     check_stat(&stat, path)?;

@@ -28,7 +28,7 @@ impl Root {
     /// Opens a trusted path as the root of a tree.
     ///
     /// # Errors
-    /// Whatever `open(2)` says; ENOTDIR when it is no directory.
+    /// Whatever `open(2)` says; ENOTDIR when it is not a directory.
     pub fn open(path: &Path) -> io::Result<Root> {
         let fd = rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Root(fd))

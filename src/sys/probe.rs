@@ -233,7 +233,7 @@ pub fn open_by_handle() -> io::Result<()> {
 /// # Errors
 /// EPERM without the privilege, ENOEXEC or EFAULT with it.
 pub fn load_no_module() -> io::Result<()> {
-    // SAFETY: an image of 0 bytes is no module; nothing is read through the null pointer.
+    // SAFETY: an image of 0 bytes is not a module; nothing is read through the null pointer.
     check(unsafe { libc::syscall(libc::SYS_init_module, std::ptr::null::<libc::c_void>(), 0usize, c"".as_ptr()) })
         .map(drop)
 }

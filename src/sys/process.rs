@@ -97,7 +97,7 @@ const PARKING: RawFd = MAX_FDS as RawFd;
 /// What `clone3(2)` says. A failure in the child is sent to its report descriptor.
 ///
 /// # Panics
-/// When `report` is no index of `fds`, or `fds` has more than 16 entries.
+/// When `report` is not an index of `fds`, or `fds` has more than 16 entries.
 pub fn spawn(plan: &Spawn<'_>) -> io::Result<Child> {
     assert!(
         plan.report < plan.fds.len() && plan.fds.len() <= MAX_FDS,

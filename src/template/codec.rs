@@ -28,7 +28,7 @@ fn key_text(key: &Key) -> Vec<u8> {
 pub(super) fn parse_json(text: &[u8]) -> Result<Value, String> {
     // Go takes bytes that are no UTF-8 for U+FFFD within a string.
     let text = String::from_utf8_lossy(text);
-    let json = serde_json::from_str(&text).map_err(|e| format!("this is no JSON: {e}"))?;
+    let json = serde_json::from_str(&text).map_err(|e| format!("this is not JSON: {e}"))?;
     Ok(Value::of_json(&json).bare())
 }
 
@@ -104,7 +104,7 @@ pub(super) fn write_json(out: &mut Out, value: &Value, how: Json<'_>, depth: usi
             line(out, depth)?;
             out.put(b"}")
         }
-        Value::Loop(..) | Value::Scratch => Err(format!("a value of type {} is no JSON", value.type_name())),
+        Value::Loop(..) | Value::Scratch => Err(format!("a value of type {} is not JSON", value.type_name())),
     }
 }
 
@@ -150,7 +150,7 @@ pub(super) fn parse_yaml(text: &[u8]) -> Result<Value, String> {
     let text = std::str::from_utf8(text).map_err(|_| "YAML has to be UTF-8".to_owned())?;
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
-        let (event, _) = event.map_err(|e| format!("this is no YAML: {e}"))?;
+        let (event, _) = event.map_err(|e| format!("this is not YAML: {e}"))?;
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = style == ScalarStyle::Plain;
@@ -438,11 +438,11 @@ pub(super) fn write_yaml(out: &mut Out, value: &Value, indent: usize, depth: usi
             }
             Ok(())
         }
-        Value::Loop(..) | Value::Scratch => Err(format!("a value of type {} is no YAML", value.type_name())),
+        Value::Loop(..) | Value::Scratch => Err(format!("a value of type {} is not YAML", value.type_name())),
     }
 }
 
-/// `members` by [`natural`], which is no total order: "10" < "1a" < "9" < "10". A sort of the standard library may
+/// `members` by [`natural`], which is not a total order: "10" < "1a" < "9" < "10". A sort of the standard library may
 /// panic at such an order; merging gives some order, always the same one.
 fn in_natural_order(mut members: Vec<(Vec<u8>, Value)>) -> Vec<(Vec<u8>, Value)> {
     if members.len() < 2 {

@@ -344,10 +344,10 @@ impl Exec<'_> {
             _ => {}
         }
         if !rest.is_empty() || last.is_some() {
-            return failed(at, "what is no function cannot have arguments");
+            return failed(at, "what is not a function cannot have arguments");
         }
         match &first.term {
-            Term::Nil => failed(at, "nil alone is no command"),
+            Term::Nil => failed(at, "nil alone is not a command"),
             Term::Pipeline(inner) => self.nested(at, dot, inner),
             Term::Variable(name, _) => Ok(self.variable(name)),
             _ => self.constant(at, dot, &first.term),
@@ -410,7 +410,7 @@ impl Exec<'_> {
         last: Option<Value>,
     ) -> Go<Value> {
         let has_arguments = !rest.is_empty() || last.is_some();
-        let no_arguments = || failed(at, format!("{name} has arguments, but it is no function"));
+        let no_arguments = || failed(at, format!("{name} has arguments, but it is not a function"));
         match of {
             Value::Nil if self.strict => failed(at, format!("nil data; no entry for key {name:?}")),
             Value::Nil => Ok(Value::Nil),

@@ -96,7 +96,7 @@ impl<'a> Lexer<'a> {
     /// The next word.
     ///
     /// # Errors
-    /// For what is no word, for too many, and when it is given up.
+    /// For what is not a word, for too many, and when it is given up.
     pub(super) fn next(&mut self) -> Result<Token, TemplateError> {
         if self.cancel.load(Ordering::Relaxed) {
             return Err(self.error(self.at, "it was given up, because the task is stopped"));
@@ -305,7 +305,7 @@ impl<'a> Lexer<'a> {
         }
         one(self, b"i");
         if first(self.rest()).and_then(|r| r.char).is_some_and(in_name) {
-            return Err(self.error(start, "this is no number"));
+            return Err(self.error(start, "this is not a number"));
         }
         Ok(())
     }

@@ -104,7 +104,7 @@ impl Template {
         limits: Limits,
         cancel: &AtomicBool,
     ) -> Result<Rendered, TemplateError> {
-        // Templates may nest and recurse; the caller's stack is no measure of how deep.
+        // Templates may nest and recurse; the caller's stack is not a measure of how deep.
         let host = OnThread(host);
         std::thread::scope(|scope| {
             let work = || {

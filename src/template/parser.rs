@@ -120,7 +120,7 @@ impl<'a> Parser<'a> {
         Ok(token)
     }
 
-    /// The next word that is no white space.
+    /// The next word that is not white space.
     fn next_word(&mut self) -> Result<Token, TemplateError> {
         loop {
             let token = self.next()?;
@@ -475,10 +475,10 @@ impl<'a> Parser<'a> {
             Kind::Number => {
                 let text = String::from_utf8_lossy(self.text(token));
                 let number = literal(&text).filter(|_| !text.ends_with('i'));
-                Term::Number(number.ok_or_else(|| self.error(at, format!("{text} is no number that can be used")))?)
+                Term::Number(number.ok_or_else(|| self.error(at, format!("{text} is not a number that can be used")))?)
             }
             Kind::Char => {
-                let value = unquote_char(self.text(token)).ok_or_else(|| self.error(at, "this is no character"))?;
+                let value = unquote_char(self.text(token)).ok_or_else(|| self.error(at, "this is not a character"))?;
                 let int = i64::from(value);
                 Term::Number(Number {
                     int: Some(int),

@@ -52,7 +52,7 @@ fn character(text: &[u8], quote: u8) -> Option<(Unquoted, usize)> {
         b'\\' => {}
         b'\n' => return None,
         byte if byte == quote => return None,
-        // A byte that is no UTF-8 becomes U+FFFD, as in Go; only \x makes one.
+        // A byte that is not UTF-8 becomes U+FFFD, as in Go; only \x makes one.
         _ if rune.char.is_none() => return Some((Unquoted::Char(char::REPLACEMENT_CHARACTER), 1)),
         _ => return Some((Unquoted::Char(rune.or_replacement()), rune.width)),
     }

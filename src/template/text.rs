@@ -3,14 +3,14 @@
 /// One character of a byte string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rune {
-    /// `None` for a byte that is no UTF-8.
+    /// `None` for a byte that is not UTF-8.
     pub(super) char: Option<char>,
     /// How many bytes it has.
     pub(super) width: usize,
 }
 
 impl Rune {
-    /// As Go has it: U+FFFD for a byte that is no UTF-8.
+    /// As Go has it: U+FFFD for a byte that is not UTF-8.
     pub(super) fn or_replacement(self) -> char {
         self.char.unwrap_or(char::REPLACEMENT_CHARACTER)
     }

@@ -346,7 +346,7 @@ fn read(reader: &mut Reader<'_>, path: &mut Vec<Step>) -> Result<serde_json::Val
         // Infinities have no decimal; nothing but arithmetic in a configuration makes them.
         Token::Float(float) => serde_json::Number::from_f64(float)
             .map(Json::Number)
-            .ok_or_else(|| Error::Message(format!("{}: {float} is no number that can be used", place(path))))?,
+            .ok_or_else(|| Error::Message(format!("{}: {float} is not a number that can be used", place(path))))?,
         Token::Raw(bytes) | Token::Bin(bytes) => Json::String(text(bytes)?.to_owned()),
         Token::Array(2) if matches!(reader.peek()?, Token::Bin(_)) => {
             reader.next()?;

@@ -19,7 +19,7 @@ use super::hclspec::{self, Spec, spec};
 
 /// A value in a specification, as the text of an HCL expression.
 ///
-/// Hosts evaluate this text. A bare `3m` is no expression, so [`Literal::string`] puts the quotes around it.
+/// Hosts evaluate this text. A bare `3m` is not an expression, so [`Literal::string`] puts the quotes around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Literal(String);
 

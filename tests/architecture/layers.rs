@@ -102,7 +102,7 @@ pub fn arrows(source: &Source) -> Vec<String> {
             Some(theirs) if theirs < mine => {}
             Some(theirs) if theirs == mine => bad.push(format!("{path}:{line}: {module} -> {name} points sideways")),
             Some(_) => bad.push(format!("{path}:{line}: {module} -> {name} points up")),
-            None => bad.push(format!("{path}:{line}: crate::{name} is no module; name the module that owns it")),
+            None => bad.push(format!("{path}:{line}: crate::{name} is not a module; name the module that owns it")),
         }
     }
     bad

@@ -114,7 +114,7 @@ pub struct Unsafe {
 
 impl Source {
     /// # Panics
-    /// The text is no Rust.
+    /// The text is not Rust.
     pub fn parse(path: &str, text: &str) -> Self {
         let file = match syn::parse_file(text) {
             Ok(file) => file,

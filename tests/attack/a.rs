@@ -115,7 +115,7 @@ fn a01_inside(args: &[String], inside: &Inside) {
         if is_runtime && !flags.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
             inside.breach("the runtime's executable is not on a read-only mount");
         }
-        // Opening alone changes nothing. While somebody runs it the kernel says ETXTBSY, which is no defence, so the attacker
+        // Opening alone changes nothing. While somebody runs it the kernel says ETXTBSY, which is not a defence, so the attacker
         // tries another change, too: of its mode, to the same.
         let held = format!("/proc/self/fd/{}", file.as_raw_fd());
         if File::options().write(true).open(&held).is_ok()

@@ -202,7 +202,7 @@ fn c02_inside(args: &[String], inside: &Inside) {
     groups.sort_unstable();
     let groups: Vec<String> = groups.iter().map(ToString::to_string).collect();
     inside.fact("ids", format!("{}:{}:{}", uids[0], gids[0], groups.join(",")));
-    // A capability that reads everything is no group.
+    // A capability that reads everything is not a group.
     let reads_all = powers("self")["CapEff"] & 0b110 != 0;
     for name in ["of-root", "not-for-them"] {
         let read = std::fs::read(Path::new("/alloc/data").join(name)).is_ok();

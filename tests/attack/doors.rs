@@ -15,7 +15,7 @@ pub fn catalog(args: &[String]) {
     let log: Log = Arc::new(|_, _| {});
     for (name, path) in found {
         println!("FOUND {name}");
-        // It is no plugin and fails; what counts is that it was started.
+        // It is not a plugin and fails; what counts is that it was started.
         let _ = runtime.block_on(examine(&name, &path, &[], &log));
     }
 }

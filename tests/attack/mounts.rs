@@ -110,7 +110,7 @@ fn b01(lab: &mut Lab) -> Verdict {
         task.mount(&source, "/vol", false, propagation).mount(&vol, "/alloc/data/place", false, PRIVATE).must_hold()
     })?;
     drop(swappers);
-    // What is no link is mounted.
+    // What is not a link is mounted.
     let report = lab.task(&[]).mount(&vol, "/vol", false, PRIVATE).run();
     assert!(report.is_ok(), "{report:?}");
     Ok(())
@@ -157,7 +157,7 @@ fn b03_inside(_: &[String], inside: &Inside) {
         let meta = std::fs::metadata(&link).unwrap();
         let is_terminal = meta.file_type().is_char_device() && rustix::fs::major(meta.rdev()) == 136;
         if !is_terminal || meta.dev() != terminals {
-            inside.breach(&format!("descriptor {number} is no terminal of the task: {}", target.display()));
+            inside.breach(&format!("descriptor {number} is not a terminal of the task: {}", target.display()));
         }
     }
     for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {

@@ -327,7 +327,7 @@ func TestExecutorUpdatesResources(t *testing.T) {
 		for request, why := range map[string]string{
 			`{}`: "resources are required",
 			`{"resources":{"allocated_resources":{"memory":{"memory_mb":128,"memory_max_mb":64}}}}`: "below the 128 MiB",
-			`{"resources":{"linux_resources":{"cpu_quota":"1","cpu_period":"1"}}}`:                  "is no limit",
+			`{"resources":{"linux_resources":{"cpu_quota":"1","cpu_period":"1"}}}`:                  "is not a limit",
 		} {
 			_, err := invoke(ctx, t, e.conn, executorService, "UpdateResources", request)
 			if err == nil || !strings.Contains(err.Error(), why) {

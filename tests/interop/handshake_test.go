@@ -152,7 +152,7 @@ func checkHclog(t testing.TB, text, module string) (lines int) {
 		}
 		for _, key := range []string{"@level", "@message", "@timestamp"} {
 			if _, ok := entry[key].(string); !ok {
-				t.Errorf("%s is no string in %s", key, line)
+				t.Errorf("%s is not a string in %s", key, line)
 			}
 		}
 		stamp, _ := entry["@timestamp"].(string)

@@ -200,7 +200,7 @@ func TestOnlyTheHostIsLetIn(t *testing.T) {
 			if err := health(t, socket, config(stranger)); err == nil {
 				t.Error("lets a client in that shows another certificate")
 			}
-			// The right certificate, which is no secret, without its key.
+			// The right certificate, which is not a secret, without its key.
 			thief := tls.Certificate{Certificate: own.Certificate, PrivateKey: stranger.PrivateKey}
 			if err := health(t, socket, config(thief)); err == nil {
 				t.Error("lets a client in that lacks the key")

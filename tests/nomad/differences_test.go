@@ -180,7 +180,7 @@ func TestN1TrialComparesEveryField(t *testing.T) {
 				t.Errorf("%+v: found %q, used %t", row, found, used[0])
 			}
 		}
-		// What we lack is no loss of stock's.
+		// What we lack is not a loss of stock's.
 		if found := compared("batch", "exec", changed, base, []allowed{{drivers: "*", kind: "*", field: "*", when: isLoss}}, map[int]bool{}); len(found) != 1 {
 			t.Errorf("%s: found %q", field, found)
 		}

@@ -40,7 +40,7 @@ type one struct {
 	jobs  []string
 	known knowledge
 	facts facts
-	// failure takes the first failure, where that is no failure of the test.
+	// failure takes the first failure, where that is not a failure of the test.
 	failure *string
 }
 

@@ -14,7 +14,7 @@ pub(crate) use tests;
 /// A named test.
 pub type Test = (&'static str, fn());
 
-/// Runs the tests whose name contains the first argument that is no flag, one after the other, and closes with
+/// Runs the tests whose name contains the first argument that is not a flag, one after the other, and closes with
 /// libtest's line.
 pub fn run(tests: &[Test]) -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -121,7 +121,7 @@ func main() {
 		})
 		first := string(must(json.Marshal(render(text, strict, b))))
 		for range 32 {
-			// Maps of Go have no order: what depends on it is no case.
+			// Maps of Go have no order: what depends on it is not a case.
 			if again := string(must(json.Marshal(render(text, strict, b)))); again != first {
 				panic("Go renders it differently from one time to the next: " + line + "\n" + first + "\n" + again)
 			}

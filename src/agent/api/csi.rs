@@ -187,7 +187,7 @@ fn unfound(error: crate::agent::commands::CommandError) -> Refusal {
     Refusal::unfound(error, text)
 }
 
-/// The secrets in the header of a request; what is no pair is ignored.
+/// The secrets in the header of a request; what is not a pair is ignored.
 fn secrets(call: &Call) -> BTreeMap<String, Secret> {
     let given = call.parts.headers.get(SECRETS).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let pairs = given.split(',').filter_map(|pair| pair.split_once('='));

@@ -160,7 +160,8 @@ async fn begin(socket: &mut WebSocket, wanted: &Wanted, requests: &Requests) -> 
     if wanted.handshake {
         let first = tokio::time::timeout(PATIENCE, socket.recv()).await;
         let Ok(Some(Ok(Message::Text(text)))) = first else { return Err(Refusal::bad("the handshake did not come")) };
-        let hello: Value = json::from_str(&text).map_err(|e| Refusal::bad(format!("the handshake is no JSON: {e}")))?;
+        let hello: Value =
+            json::from_str(&text).map_err(|e| Refusal::bad(format!("the handshake is not JSON: {e}")))?;
         if hello["version"] != 1 {
             return Err(Refusal::bad(format!("unsupported handshake version {}", hello["version"])));
         }

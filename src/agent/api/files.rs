@@ -184,7 +184,7 @@ fn regular(dir: &Path, path: &Path) -> io::Result<std::fs::File> {
     match FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) {
         FileType::RegularFile => Ok(fd.into()),
         FileType::Directory => Err(io::Error::other(format!("file {:?} is a directory", path.display().to_string()))),
-        _ => Err(io::Error::other(format!("file {:?} is no regular file", path.display().to_string()))),
+        _ => Err(io::Error::other(format!("file {:?} is not a regular file", path.display().to_string()))),
     }
 }
 

@@ -43,8 +43,8 @@ impl Input {
         match serde_json::from_slice(body) {
             Ok(Value::Object(map)) => Ok(Input(map)),
             Ok(Value::Null) if optional => Ok(Input::default()),
-            Ok(_) => Err(Refusal::bad("the request's body is no JSON object")),
-            Err(e) => Err(Refusal::bad(format!("the request's body is no JSON: {e}"))),
+            Ok(_) => Err(Refusal::bad("the request's body is not a JSON object")),
+            Err(e) => Err(Refusal::bad(format!("the request's body is not JSON: {e}"))),
         }
     }
 

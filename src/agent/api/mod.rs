@@ -290,7 +290,7 @@ async fn run(route: Route, call: Call) -> Result<Answer, Refusal> {
     }
     crate::sys::task::spawn((route.run)(call))
         .await
-        .unwrap_or_else(|error| Err(Refusal::failed(format!("it broke down: {error}"))))
+        .unwrap_or_else(|error| Err(Refusal::failed(format!("internal error: {error}"))))
 }
 
 /// Authenticates and authorizes a request. Paths are matched only after authentication, so that unauthenticated clients learn

@@ -57,6 +57,6 @@ mod job_type {
         let text = String::deserialize(deserializer)?;
         let all = [JobType::Service, JobType::Batch, JobType::System, JobType::Sysbatch];
         let found = all.into_iter().find(|kind| kind.as_str() == text);
-        found.ok_or_else(|| serde::de::Error::custom(format!("{text:?} is no type of a job")))
+        found.ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not a type of a job")))
     }
 }

@@ -223,7 +223,7 @@ impl Runner {
         };
         match crate::sys::task::spawn_blocking(remove).await {
             Ok(errors) => warn_of(&id, &errors),
-            Err(error) => tracing::error!(alloc = id, %error, "removing an allocation broke down"),
+            Err(error) => tracing::error!(alloc = id, %error, "removing an allocation failed unexpectedly"),
         }
     }
 
@@ -239,7 +239,7 @@ impl Runner {
     /// Called when the task of an allocation panicked: its processes must not continue unsupervised.
     async fn broke_down(&self, control: &Control, why: &str) {
         let id = control.id().to_string();
-        tracing::error!(alloc = id, why, "looking after an allocation broke down");
+        tracing::error!(alloc = id, why, "looking after an allocation failed unexpectedly");
         self.clean_all_of(&id).await;
         self.forget(control.id());
         self.report(told::unstarted(control, Some(why))).await;

@@ -35,7 +35,7 @@ pub struct Input<'a> {
     pub csi: &'a CsiState,
     /// The ids and names of allocations that may still write to a volume.
     pub writers: &'a dyn Fn(&DynamicVolume) -> Vec<(String, String)>,
-    /// Who, that is no allocation of the agent, has this port of the host.
+    /// Who, that is not an allocation of the agent, has this port of the host.
     pub holder: &'a dyn Fn(u16) -> Option<String>,
     /// When an allocation had this port last; 0 is never. [`super::PortHistory::last`].
     pub last_used: &'a dyn Fn(u16) -> Nanos,

@@ -37,7 +37,7 @@ pub enum PeriodicError {
     #[error("time zone {0:?} is not known; write a name such as Europe/Berlin")]
     Zone(String),
     /// No cron expression.
-    #[error("{spec:?} is no cron expression: {why}")]
+    #[error("{spec:?} is not a cron expression: {why}")]
     Cron {
         /// As it was written.
         spec: String,

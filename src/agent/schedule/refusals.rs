@@ -325,7 +325,7 @@ fn a_port_that_something_else_has_is_not_given_away() {
     assert!(metric.dimension_exhausted.contains_key("network: dynamic port selection failed"));
     base.groups[0].network = Some(network(&[8080], 0));
     let plan = world.register(&base);
-    assert_eq!(plan.eval.failed["g"].reasons, ["port 8080 is held by a program that is no allocation"]);
+    assert_eq!(plan.eval.failed["g"].reasons, ["port 8080 is held by a program that is not an allocation"]);
     let blocked = world.evals.iter().find(|eval| eval.status == EvalStatus::Blocked).unwrap();
     assert!(unblocks(blocked, Change::PortFreed) && unblocks(blocked, Change::AllocEnded));
     world.taken.clear();

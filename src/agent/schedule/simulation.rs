@@ -149,7 +149,7 @@ impl World {
             volumes: &self.volumes,
             csi: &self.csi,
             writers: &writers,
-            holder: &|port| self.taken.contains(&port).then(|| "a program that is no allocation".to_owned()),
+            holder: &|port| self.taken.contains(&port).then(|| "a program that is not an allocation".to_owned()),
             last_used: &|port| history.last(port),
             now: self.now,
             id: &|| self.id(),

@@ -36,6 +36,6 @@ pub enum StateError {
     #[error("{0}")]
     Conflict(String),
     /// The change broke off, or the state is closed.
-    #[error("the change was not made: the state's writer broke off")]
+    #[error("the change was not made: the writer of the state has ended")]
     Lost,
 }

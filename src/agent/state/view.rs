@@ -76,7 +76,7 @@ impl View {
 
     pub(super) fn number(&self, table: TableName, key: &[u8]) -> Result<u64, StateError> {
         let Some(bytes) = self.source().get(table, key)? else { return Ok(0) };
-        let bytes = bytes.try_into().map_err(|_| damaged(table, key, &"it is no number"))?;
+        let bytes = bytes.try_into().map_err(|_| damaged(table, key, &"it is not a number"))?;
         Ok(u64::from_be_bytes(bytes))
     }
 

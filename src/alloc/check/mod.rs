@@ -190,7 +190,7 @@ async fn secured<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
     name: &str,
 ) -> io::Result<tokio_rustls::client::TlsStream<S>> {
     let bare = name.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let wrong = |_| io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?} is no name for TLS"));
+    let wrong = |_| io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?} is not a name for TLS"));
     let name = rustls::pki_types::ServerName::try_from(bare).map_err(wrong)?;
     tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, stream).await
 }

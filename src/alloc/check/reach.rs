@@ -38,7 +38,7 @@ impl Target {
     /// Connects; the caller sets the timeout.
     pub(super) async fn connect(&self) -> io::Result<TcpStream> {
         let Way::Within(namespace) = &self.way else { return names::connect(&self.address).await };
-        let wrong = |_| io::Error::new(io::ErrorKind::InvalidInput, format!("{:?} is no address", self.address));
+        let wrong = |_| io::Error::new(io::ErrorKind::InvalidInput, format!("{:?} is not an address", self.address));
         let address: SocketAddr = self.address.parse().map_err(wrong)?;
         let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
         let namespace = namespace.clone();

@@ -78,7 +78,7 @@ pub enum VolumeError {
         why: String,
     },
     /// The work of a plugin panicked.
-    #[error("the work on a volume broke down: {0}")]
+    #[error("the work on a volume failed unexpectedly: {0}")]
     BrokeDown(String),
     /// The directory of a volume cannot be used.
     #[error("cannot use the directory {} of volume {name:?}", path.display())]

@@ -20,7 +20,7 @@ const AT_ONCE: usize = 8;
 /// What became of a question.
 enum Answer {
     Told(RunView, Vec<StatsView>),
-    /// It has ended, or is no run of ours.
+    /// It has ended, or is not a run of ours.
     Gone,
     /// It lives and says nothing.
     Silent,

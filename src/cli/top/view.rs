@@ -180,7 +180,7 @@ pub(super) fn keys(mut typed: &[u8]) -> Vec<Key> {
     while let [first, rest @ ..] = typed {
         typed = rest;
         keys.extend(match first {
-            // Ctrl-C, which is no signal on a terminal in raw mode.
+            // Ctrl-C, which is not a signal on a terminal in raw mode.
             b'q' | b'Q' | 0x03 => Some(Key::End),
             b'c' | b'C' | b'P' => Some(Key::By(By::Cpu)),
             b'm' | b'M' => Some(Key::By(By::Memory)),

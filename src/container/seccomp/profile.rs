@@ -255,7 +255,8 @@ fn applies(calls: &Calls<'_>, machine: &Machine<'_>) -> Result<bool, String> {
     };
     let is_here = |Word(name): &Word<'_>| Arch::from_name(name) == Some(machine.arch);
     let runs_on = |Word(version): &Word<'_>| {
-        let wanted = super::kernel_version(version.as_bytes()).map_err(|_| "\"minKernel\" is no version".to_owned())?;
+        let wanted =
+            super::kernel_version(version.as_bytes()).map_err(|_| "\"minKernel\" is not a version".to_owned())?;
         Ok::<bool, String>(machine.kernel >= wanted)
     };
     let mut applies = true;

@@ -488,7 +488,7 @@ fn n6_unusable_profiles_are_refused_with_the_reason() {
             rule(r#""action": "SCMP_ACT_ERRNO", "includes": {"caps": ["CAP_FLY"]}"#),
             r#"syscalls[0]: "caps": unknown capability"#,
         ),
-        (rule(r#""action": "SCMP_ACT_ERRNO", "includes": {"minKernel": "new"}"#), r#""minKernel" is no version"#),
+        (rule(r#""action": "SCMP_ACT_ERRNO", "includes": {"minKernel": "new"}"#), r#""minKernel" is not a version"#),
         (arg(r#""index": 6, "value": 1, "op": "SCMP_CMP_EQ""#), r#"syscalls[0]: args[0]: "index" is"#),
         (arg(r#""index": 0, "value": 1, "op": "EQ""#), r#"unknown "op"; known are"#),
         (arg(r#""index": 0, "value": -1, "op": "SCMP_CMP_EQ""#), "expected u64"),

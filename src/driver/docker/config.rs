@@ -460,7 +460,7 @@ mod tests {
         let dangling = Dangling { enabled: false, period: minutes(2), creation_grace: minutes(3), dry_run: true };
         assert_eq!(config.dangling, dangling);
         assert_eq!((config.selinux_label.as_str(), config.nvidia_runtime.as_str()), ("z", "n"));
-        assert!(config.allow_runtimes.is_empty(), "an empty list is no default");
+        assert!(config.allow_runtimes.is_empty(), "an empty list is not a default");
         assert_eq!(config.infra_image, "pause:1");
         let timeouts = (config.infra_image_pull_timeout, config.image_pull_timeout, config.pull_activity_timeout);
         assert_eq!(timeouts, (minutes(4), minutes(5), minutes(6)));

@@ -84,7 +84,7 @@ fn whole(frames: &Frames) -> Result<(), DriverError> {
     if frames.is_at_an_end() {
         return Ok(());
     }
-    Err(failed("the engine's stream of a command's output broke off in the middle of a piece".into(), true))
+    Err(failed("the engine's stream of a command's output ended in the middle of a frame".into(), true))
 }
 
 fn keep_last(kept: &mut Vec<u8>, more: &[u8]) {

@@ -652,7 +652,7 @@ impl Shared {
         let gone = || failed(format!("failed to inspect container {}: it is gone", state.container), false);
         let container = match life.engine.inspect(&state.container).await {
             Ok(found) => found.ok_or_else(gone)?,
-            // The container's state is unknown, which is no reason to start another one.
+            // The container's state is unknown, which is not a reason to start another one.
             Err(error) if error.is_uncertain() => {
                 tracing::warn!(%error, id = task.id, "the engine does not answer; the task's container is looked for later");
                 Container { id: state.container.clone(), ..Container::default() }

@@ -15,7 +15,7 @@ pub enum GroupChange {
     Destructive,
 }
 
-/// What a server sets in a job, which is no change of it.
+/// What a server sets in a job, which is not a change of it.
 const SERVER: [&str; 12] = [
     "CreateIndex",
     "DispatchIdempotencyToken",

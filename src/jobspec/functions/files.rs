@@ -52,7 +52,7 @@ fn clean(path: &Path) -> PathBuf {
 }
 
 fn path_value(path: &Path) -> Outcome {
-    path.to_str().map(Value::string).ok_or_else(|| "the path is no UTF-8 text".to_owned())
+    path.to_str().map(Value::string).ok_or_else(|| "the path is not UTF-8 text".to_owned())
 }
 
 pub(super) fn abspath(args: &[Value], base: Base<'_>) -> Outcome {
@@ -93,7 +93,7 @@ fn bytes(args: &[Value], base: Base<'_>, count: Count<'_>) -> Result<Vec<u8>, St
 
 pub(super) fn file(args: &[Value], base: Base<'_>, count: Count<'_>) -> Outcome {
     let text = String::from_utf8(bytes(args, base, count)?);
-    text.map(Value::String).map_err(|_| "the file is no UTF-8 text; use filebase64".to_owned())
+    text.map(Value::String).map_err(|_| "the file is not UTF-8 text; use filebase64".to_owned())
 }
 
 pub(super) fn filebase64(args: &[Value], base: Base<'_>, count: Count<'_>) -> Outcome {
@@ -107,7 +107,7 @@ pub(super) fn fileexists(args: &[Value], base: Base<'_>) -> Outcome {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => Ok(Value::Bool(true)),
         Ok(_) => Err(format!("{} is not a file", path.display())),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Value::Bool(false)),
-        Err(e) => Err(format!("cannot look at {}: {e}", path.display())),
+        Err(e) => Err(format!("cannot examine {}: {e}", path.display())),
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn bcrypt(args: &[Value]) -> Outcome {
         .map_err(|e| e.to_string())
 }
 
-/// Left out on purpose: the maintained RSA crates are large and a job file is no place for a private key.
+/// Left out on purpose: the maintained RSA crates are large and a job file is not a place for a private key.
 pub(super) fn rsadecrypt(_: &[Value]) -> Outcome {
     Err("not supported by agentbin run; decrypt the value first and pass it with --var".to_owned())
 }

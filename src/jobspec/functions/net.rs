@@ -16,7 +16,7 @@ struct Block {
 
 impl Block {
     fn parse(written: &str) -> Result<Block, String> {
-        let wrong = || format!("\"{written}\" is no address block such as 10.0.0.0/8");
+        let wrong = || format!("\"{written}\" is not an address block such as 10.0.0.0/8");
         let (address, prefix) = written.split_once('/').ok_or_else(wrong)?;
         let prefix: u32 = prefix.parse().map_err(|_| wrong())?;
         let (address, bits) = match address.parse::<IpAddr>().map_err(|_| wrong())? {

@@ -56,7 +56,7 @@ pub(super) fn parseint(args: &[Value]) -> Outcome {
     if !(2..=62).contains(&base) {
         return Err("the base must be 2 to 62".to_owned());
     }
-    let wrong = || format!("\"{written}\" is no whole number in base {base}");
+    let wrong = || format!("\"{written}\" is not a whole number in base {base}");
     let (sign, digits) = match written.strip_prefix('-') {
         Some(digits) => (-1, digits),
         None => (1, written.as_str()),

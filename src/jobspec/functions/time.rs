@@ -24,7 +24,7 @@ struct Timestamp {
 
 impl Timestamp {
     fn parse(written: &str) -> Result<Timestamp, String> {
-        let wrong = || format!("\"{written}\" is no time such as 2006-01-02T15:04:05Z");
+        let wrong = || format!("\"{written}\" is not a time such as 2006-01-02T15:04:05Z");
         let (head, rest) = written.split_at_checked(19).ok_or_else(wrong)?;
         let shape = head.bytes().enumerate().all(|(i, b)| match i {
             4 | 7 => b == b'-',

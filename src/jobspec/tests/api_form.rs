@@ -237,7 +237,7 @@ fn j2_a_whole_job_is_added_and_deleted() {
     assert_eq!(kinds(None, Some(&job)), (json!("Added"), json!("Added"), json!(["forces create"]), json!("j")));
     assert_eq!(kinds(Some(&job), None), (json!("Deleted"), json!("Deleted"), json!(["forces destroy"]), json!("j")));
     assert_eq!(kinds(Some(&job), Some(&job)), (json!("None"), json!("None"), Json::Null, json!("j")));
-    // When it was submitted is no change of it.
+    // When it was submitted is not a change of it.
     let later = canonicalize(&Json::Object(job.clone()), 2).unwrap();
     assert_ne!(later, job);
     assert_eq!(kinds(Some(&job), Some(&later)).0, json!("None"));

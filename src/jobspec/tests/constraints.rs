@@ -51,7 +51,10 @@ fn j2_a_constraint_that_no_machine_could_meet_is_a_mistake_at_its_line() {
             "value = \"linux\"",
             "3: operator \"=\" needs an attribute; add attribute = \"${attr.kernel.name}\" or another".to_owned(),
         ),
-        ("attribute = \"${attr.x}\"\nregexp = \"a(\"", "5: \"a(\" is no regular expression: unclosed group".to_owned()),
+        (
+            "attribute = \"${attr.x}\"\nregexp = \"a(\"",
+            "5: \"a(\" is not a regular expression: unclosed group".to_owned(),
+        ),
         (
             "attribute = \"${attr.x}\"\nversion = \"latest\"",
             "5: \"latest\" compares with no version; write for example \">= 1.2, < 2.0\"".to_owned(),

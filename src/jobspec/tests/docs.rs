@@ -139,6 +139,6 @@ fn j1_job_files_md_has_every_name_of_nomads() {
         assert!(page.contains(&format!("| `{name}` |")), "{name} is missing");
     }
     for (path, note) in NOTES {
-        assert!(page.contains(note), "{path} is no key or block");
+        assert!(page.contains(note), "{path} is not a key or block");
     }
 }

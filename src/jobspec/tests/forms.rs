@@ -270,7 +270,7 @@ fn the_form_of_the_http_api_is_checked_by_the_same_rules() {
         (
             "\"Services\": []",
             "\"Constraints\": [{\"LTarget\": \"x\", \"Operand\": \"regexp\", \"RTarget\": \"(\"}]",
-            "job.hcl:16: \"(\" is no regular expression: unclosed group, in constraint of group \"g\"",
+            "job.hcl:16: \"(\" is not a regular expression: unclosed group, in constraint of group \"g\"",
         ),
         (
             "\"Mode\": \"\"",

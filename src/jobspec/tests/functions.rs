@@ -44,7 +44,7 @@ fn numeric() {
         ],
     );
     check_errors(&[
-        ("parseint(\"12\", 2)", "parseint: \"12\" is no whole number in base 2"),
+        ("parseint(\"12\", 2)", "parseint: \"12\" is not a whole number in base 2"),
         ("parseint(\"1\", 99)", "parseint: the base must be 2 to 62"),
         ("log(-1, 2)", "log: the result is not a number"),
     ]);
@@ -204,7 +204,7 @@ fn date() {
     check_errors(&[
         (
             "timeadd(\"2023-02-29T00:00:00Z\", \"1s\")",
-            "timeadd: \"2023-02-29T00:00:00Z\" is no time such as 2006-01-02T15:04:05Z",
+            "timeadd: \"2023-02-29T00:00:00Z\" is not a time such as 2006-01-02T15:04:05Z",
         ),
         (
             "formatdate(\"QQ\", \"2018-01-02T23:12:01Z\")",
@@ -263,7 +263,7 @@ fn net() {
         ("cidrsubnets(\"10.0.0.0/31\", 1, 1, 1)", "cidrsubnets: the block has no room for subnet 3"),
         ("cidrsubnets(\"::/0\", 1, 1, 1)", "cidrsubnets: the block has no room for subnet 3"),
         ("cidrnetmask(\"::/8\")", "cidrnetmask: only IPv4 blocks have a netmask"),
-        ("cidrhost(\"10.0.0.0\", 1)", "cidrhost: \"10.0.0.0\" is no address block such as 10.0.0.0/8"),
+        ("cidrhost(\"10.0.0.0\", 1)", "cidrhost: \"10.0.0.0\" is not an address block such as 10.0.0.0/8"),
     ]);
 }
 
@@ -296,6 +296,6 @@ fn filesystem() {
     );
     let error = |e: &str| value_of(&given, e).unwrap_err();
     assert!(error("file(\"no.txt\")").contains("no.txt: No such file"), "{}", error("file(\"no.txt\")"));
-    assert!(error("file(\"sub/c.bin\")").ends_with("file: the file is no UTF-8 text; use filebase64"));
+    assert!(error("file(\"sub/c.bin\")").ends_with("file: the file is not UTF-8 text; use filebase64"));
     assert!(error("fileexists(\"sub\")").ends_with("sub is not a file"));
 }

@@ -70,7 +70,7 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// Why the text is no job, or one that must not be run.
+    /// Why the text is not a job, or one that must not be run.
     fn errors(&self, text: &str) -> Vec<String> {
         match self.parse(text) {
             Ok(parsed) if !parsed.refusals.is_empty() => parsed.refusals.iter().map(ToString::to_string).collect(),

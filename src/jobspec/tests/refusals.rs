@@ -66,7 +66,7 @@ fn refusals_with_a_mend_of_their_own() {
 fn artifacts_that_are_not_fetched_are_refused_with_the_reason() {
     for (inside, expected) in [
         ("source = \"hg::https://h/x\"", "5: source in artifact of task \"t\": Mercurial"),
-        ("source = \"s3://bucket/key\"", "5: source in artifact of task \"t\": s3:// is no URL"),
+        ("source = \"s3://bucket/key\"", "5: source in artifact of task \"t\": s3:// is not a URL"),
         ("source = \"ftp://h/x\"", "5: source in artifact of task \"t\": unknown scheme \"ftp://\""),
         ("source = \"git::file:///srv/repo\"", "5: source in artifact of task \"t\": git over file://"),
         (
@@ -205,7 +205,7 @@ fn rules_about_tasks() {
         ("kill_timeout = \"5\"\nuser = [1]".to_owned(), "job.hcl:5: \"user\" in task \"t\" must be a string, not list"),
         (
             "kill_timeout = \"soon\"".to_owned(),
-            "job.hcl:4: \"kill_timeout\" in task \"t\": \"soon\" is no duration such as 30s, 5m or 1h30m",
+            "job.hcl:4: \"kill_timeout\" in task \"t\": \"soon\" is not a duration such as 30s, 5m or 1h30m",
         ),
         ("kill_timeout = \"-5s\"".to_owned(), "job.hcl:4: \"kill_timeout\" in task \"t\": it must not be negative"),
         // Upstream #25292: null was a crash.

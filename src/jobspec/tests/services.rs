@@ -119,7 +119,7 @@ fn j3_what_cannot_work_is_refused_with_its_fix() {
     for (text, expected) in [
         (
             service("port = \"htp\""),
-            "names the port \"htp\", which is no label of a network and no number (did you mean \"http\"?)",
+            "names the port \"htp\", which is not a label of a network and no number (did you mean \"http\"?)",
         ),
         (service("provider = \"nomd\""), "unknown provider \"nomd\" (did you mean \"nomad\"?)"),
         (service("address_mode = \"driver\""), "move the service into its task"),

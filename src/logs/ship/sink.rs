@@ -14,7 +14,7 @@ pub struct Sink {
     target: Target,
 }
 
-/// Why a text is no valid sink, with the fix.
+/// Why a text is not a valid sink, with the fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SinkError(String);

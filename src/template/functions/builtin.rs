@@ -71,7 +71,7 @@ fn and_or(_: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
 fn call(_: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
     match arguments.first() {
         None | Some(Value::Nil | Value::NilAny) => Err("there is no function to call".to_owned()),
-        Some(value) => Err(format!("a value of type {} is no function", value.type_name())),
+        Some(value) => Err(format!("a value of type {} is not a function", value.type_name())),
     }
 }
 

@@ -89,7 +89,7 @@ fn decode(text: &[u8], url: bool) -> Outcome {
     // Line ends are not looked at, as in Go.
     let text: Vec<u8> = text.iter().copied().filter(|b| !matches!(b, b'\r' | b'\n')).collect();
     let bytes = if url { URL_SAFE.decode(text) } else { STANDARD.decode(text) };
-    bytes.map(Value::text).map_err(|e| format!("this is no Base64: {e}"))
+    bytes.map(Value::text).map_err(|e| format!("this is not Base64: {e}"))
 }
 
 pub(super) fn is_in(list: &Value, wanted: &Value) -> bool {
@@ -140,7 +140,7 @@ fn join(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
 fn numbers(_: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
     let number = |value: &Value| match value {
         Value::Text(text) => {
-            parse_signed(text).map_err(|()| format!("{:?} is no number", String::from_utf8_lossy(text)))
+            parse_signed(text).map_err(|()| format!("{:?} is not a number", String::from_utf8_lossy(text)))
         }
         value => {
             let number = value.signed().or(value.unsigned().map(|n| n as i64));
@@ -239,7 +239,7 @@ fn parse_float(_: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
     let written = name(arguments, 0);
     let underscore = written.contains('_') && !written.to_ascii_lowercase().contains("0x");
     let number = float(&written).filter(|_| !underscore);
-    number.map(Value::Float).ok_or_else(|| format!("{written:?} is no number"))
+    number.map(Value::Float).ok_or_else(|| format!("{written:?} is not a number"))
 }
 
 fn parse_signed(text: &[u8]) -> Result<i64, ()> {
@@ -251,7 +251,7 @@ fn parse_signed(text: &[u8]) -> Result<i64, ()> {
 
 fn parse_int(_: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
     let number = parse_signed(text(arguments, 0));
-    number.map(Value::Int64).map_err(|()| format!("{:?} is no number that fits 64 bits", name(arguments, 0)))
+    number.map(Value::Int64).map_err(|()| format!("{:?} is not a number that fits 64 bits", name(arguments, 0)))
 }
 
 fn parse_uint(_: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
@@ -260,7 +260,7 @@ fn parse_uint(_: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
         return Ok(Value::Uint64(0));
     }
     let number = if written.starts_with('+') { None } else { written.parse().ok() };
-    number.map(Value::Uint64).ok_or_else(|| format!("{written:?} is no number without a sign that fits 64 bits"))
+    number.map(Value::Uint64).ok_or_else(|| format!("{written:?} is not a number without a sign that fits 64 bits"))
 }
 
 /// A number for arithmetic.
@@ -277,7 +277,7 @@ impl Number {
             Value::Float(f) => Ok(Number::Float(*f)),
             value => {
                 let number = value.signed().map(Number::Int).or(value.unsigned().map(Number::Uint));
-                number.ok_or_else(|| format!("a value of type {} is no number", value.type_name()))
+                number.ok_or_else(|| format!("a value of type {} is not a number", value.type_name()))
             }
         }
     }
@@ -472,7 +472,7 @@ fn put_nested(map: &mut BTreeMap<Key, Value>, key: &[u8], value: Value, depth: u
     let below = map.entry(top).or_insert_with(|| Value::map(Kind::Any, BTreeMap::new()));
     let Value::Map(below) = below else {
         let name = String::from_utf8_lossy(&key[..at]).into_owned();
-        return Err(format!("{name:?} has a value already, and is no map"));
+        return Err(format!("{name:?} has a value already, and is not a map"));
     };
     let mut entries = below.entries.borrow_mut();
     put_nested(&mut entries, &key[at + 1..], value, depth + 1)

@@ -242,13 +242,13 @@ fn address(text: &[u8]) -> Result<Vec<u8>, String> {
     match shown.parse().map(|address: std::net::IpAddr| address.to_canonical()) {
         Ok(std::net::IpAddr::V4(address)) => Ok(address.octets().to_vec()),
         Ok(std::net::IpAddr::V6(address)) => Ok(address.octets().to_vec()),
-        Err(_) => Err(format!("{shown:?} is no IP address")),
+        Err(_) => Err(format!("{shown:?} is not an IP address")),
     }
 }
 
 fn custom(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
-    let cert = pem::base64(text(arguments, 0)).ok_or("the certificate is no Base64")?;
-    let key = pem::base64(text(arguments, 1)).ok_or("the private key is no Base64")?;
+    let cert = pem::base64(text(arguments, 0)).ok_or("the certificate is not Base64")?;
+    let key = pem::base64(text(arguments, 1)).ok_or("the private key is not Base64")?;
     Certificate::parse(&certificate_in(exec, &cert)?)?;
     given(exec, &key)?;
     certificate(exec, &cert, &key)
@@ -286,7 +286,7 @@ fn decrypt(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
         return Ok(Value::text(b""));
     }
     exec.spend(2 * encrypted.len())?;
-    let mut bytes = pem::base64(encrypted).ok_or("what is to be decrypted is no Base64")?;
+    let mut bytes = pem::base64(encrypted).ok_or("what is to be decrypted is not Base64")?;
     let wrong =
         || "what is to be decrypted is not what sprig_encryptAES made, or the password is another one".to_owned();
     let (first, content) = bytes.split_first_chunk_mut::<BLOCK>().ok_or_else(wrong)?;

@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
         self.0.is_empty()
     }
 
-    /// The next element. `None` at the end, and for what is no DER.
+    /// The next element. `None` at the end, and for what is not DER.
     pub(super) fn next(&mut self) -> Option<Element<'a>> {
         let (&tag, rest) = self.0.split_first()?;
         let (&first, rest) = rest.split_first()?;

@@ -39,8 +39,8 @@ pub enum Error {
     /// Text that is not UTF-8.
     #[error("msgpack: a text is not UTF-8")]
     NotText,
-    /// A key of a map that is no text.
-    #[error("msgpack: a key is no text")]
+    /// A key of a map that is not text.
+    #[error("msgpack: a key is not text")]
     KeyNotText,
     /// An extension of this type; none is known here.
     #[error("msgpack: unknown extension type {0}")]

@@ -8,7 +8,7 @@ use crate::spec::Order as _;
 /// The bytes that Go's codec writes for a value of this shape.
 ///
 /// # Errors
-/// A key of a map that is no text, or what a type's own `Serialize` refuses.
+/// A key of a map that is not text, or what a type's own `Serialize` refuses.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
     let mut out = Vec::new();
     value.serialize(Writer(&mut out))?;

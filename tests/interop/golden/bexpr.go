@@ -13,7 +13,7 @@ type filterQuestion struct {
 	Value      any    `json:"value"`
 }
 
-// Whether it fits; or why not: "syntax" where it is no expression, "value" where it cannot be asked of the value.
+// Whether it fits; or why not: "syntax" where it is not an expression, "value" where it cannot be asked of the value.
 type filterAnswer struct {
 	Fits  bool   `json:"fits"`
 	Error string `json:"error"`

@@ -123,7 +123,7 @@ client {
   servers           = ["127.0.0.1:4647"]
   network_interface = "eth0"
   cni_path          = %q
-  # What ends is looked at after its end; a disk that a build has filled is no reason to take it away before.
+  # What ends is looked at after its end; a disk that a build has filled is not a reason to take it away before.
   gc_disk_usage_threshold  = 100
   gc_inode_usage_threshold = 100
   options = {

@@ -82,7 +82,7 @@ fn compare(place: &str, expected: &Value, ours: &Value, wrong: &mut Vec<String>)
                     }
                 }
             }
-            other => wrong.push(format!("{place} is no list: {other}")),
+            other => wrong.push(format!("{place} is not a list: {other}")),
         },
         Value::Object(keys) if keys.contains_key("|") => {
             let fits = keys["|"].as_array().unwrap().iter().any(|one| {
@@ -99,7 +99,7 @@ fn compare(place: &str, expected: &Value, ours: &Value, wrong: &mut Vec<String>)
         }
         Value::Object(keys) => {
             let Value::Object(map) = ours else {
-                wrong.push(format!("{place} is no map: {ours}"));
+                wrong.push(format!("{place} is not a map: {ours}"));
                 return;
             };
             for (key, of) in keys {

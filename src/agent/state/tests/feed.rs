@@ -34,7 +34,7 @@ async fn who_waits_for_a_table_is_woken_by_it_and_by_no_other() {
         _ = &mut of_jobs => false,
         () = std::future::ready(()) => true,
     };
-    assert!(waits, "a setting is no job");
+    assert!(waits, "a setting is not a job");
     let (index, job) = state.change(|change| change.put_job(job("web", "service"), None)).await.unwrap();
     assert_eq!(of_jobs.await, index);
     assert_eq!((job.create_index, job.modify_index, job.job_modify_index), (index, index, index));
