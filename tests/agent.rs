@@ -927,7 +927,8 @@ fn a4_tasks_of_a_driver_plugin_outlive_the_agent() {
     agent.wind_up();
 }
 
-/// An agent whose program is at a path of its own, where another file can be put.
+/// An agent whose program is at a path of its own, where another file can be put. `AGENTBIN_BEFORE` is the program of an earlier
+/// commit, if the agent is to be that one before it is upgraded.
 struct Upgrading<'a> {
     world: &'a World,
     program: PathBuf,
@@ -938,7 +939,8 @@ impl<'a> Upgrading<'a> {
         let bin = world.path("bin");
         std::fs::create_dir(&bin).unwrap();
         let upgrading = Upgrading { world, program: bin.join("agentbin") };
-        upgrading.put_program();
+        let before = std::env::var("AGENTBIN_BEFORE");
+        upgrading.put_link(before.as_deref().unwrap_or(env!("CARGO_BIN_EXE_agentbin")));
         upgrading
     }
 
@@ -948,8 +950,12 @@ impl<'a> Upgrading<'a> {
     }
 
     fn put_program(&self) {
+        self.put_link(env!("CARGO_BIN_EXE_agentbin"));
+    }
+
+    fn put_link(&self, to: &str) {
         let next = self.program.with_extension("new");
-        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_agentbin"), &next).unwrap();
+        std::os::unix::fs::symlink(to, &next).unwrap();
         self.put(&next);
     }
 
@@ -1015,6 +1021,11 @@ fn n8_an_upgrade_refuses_no_connect_and_keeps_all() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let agent = upgrading.start(&["--listen", &format!("tcp://127.0.0.1:{port}")]);
     agent.register(&job("web", "service", &format!("echo pid $$; {WAITS}"), json!({})));
+    let mut inner =
+        job("inner", "service", "trap 'echo signalled' USR1; echo pid $$; while :; do sleep 0.1; done", json!({}));
+    inner["TaskGroups"][0]["Tasks"][0]["Driver"] = "exec".into();
+    agent.register(&inner);
+    let isolated = agent.alloc("inner", "running", "");
     let alloc = agent.alloc("web", "running", "");
     let pid = pid_of(&agent, &alloc, "t");
     let token = std::fs::read_to_string(world.data_dir().join("token")).unwrap().trim().to_owned();
@@ -1066,6 +1077,19 @@ fn n8_an_upgrade_refuses_no_connect_and_keeps_all() {
     assert_eq!((&again["TaskStates"]["t"]["Restarts"], pid_of(&agent, &again, "t")), (&json!(0), pid.clone()));
     assert_eq!(agent.get("/v1/job/web")["JobModifyIndex"], index);
     assert!(!world.data_dir().join("upgrade").exists(), "the copy of the state is left");
+    // The executors of the program before do what is asked of them.
+    for (alloc, driver) in [(&alloc, "raw_exec"), (&isolated, "exec")] {
+        let id = alloc["ID"].as_str().unwrap();
+        let told = own_command(&world, &["alloc", "exec", id, "echo", "here"], "");
+        assert!(told.status == 0 && told.stdout == "here\n", "{driver}: {told:?}\n{}", agent.log());
+        let stats = agent.get(&format!("/v1/client/allocation/{id}/stats"));
+        assert!(stats["ResourceUsage"]["MemoryStats"]["RSS"].as_u64().unwrap() > 0, "{driver}: {stats:#}");
+    }
+    let id = isolated["ID"].as_str().unwrap();
+    agent.json("PUT", &format!("/v1/client/allocation/{id}/signal"), &json!({ "Signal": "SIGUSR1" }));
+    agent.until("the signal is there", || agent.output(&isolated, "t").contains("signalled").then_some(()));
+    assert_eq!(agent.get(&format!("/v1/allocation/{id}"))["TaskStates"]["t"]["Restarts"], 0);
+    agent.json("DELETE", "/v1/job/inner?purge=true", &Value::Null);
     // What the program before started is ended, and leaves nothing of this process's children.
     agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
     agent.until("the task has ended", || (!lives(&pid)).then_some(()));
