@@ -736,6 +736,81 @@ fn f1_a_volume_is_read_only_where_its_group_says_so_and_waits_for_its_one_writer
     agent.wind_up();
 }
 
+/// J7: an action of a task runs in it, a job is scaled within its bounds, a system job runs once here, and `identity` is accepted.
+#[test]
+fn j7_actions_scaling_and_kinds_of_jobs_by_the_real_command() {
+    need_root!();
+    let Some(nomad) = nomad() else {
+        println!(
+            "SKIP: j7_actions_scaling_and_kinds_of_jobs_by_the_real_command: nomad is not installed; scripts/nomad builds it"
+        );
+        return;
+    };
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let run = |args: &[&str]| {
+        let (fine, text) = nomad_says(&nomad, &world, args);
+        assert!(fine, "nomad {args:?}: {text}\n{}", agent.log());
+        text
+    };
+    let refused = |args: &[&str], expected: &str| {
+        let (fine, text) = nomad_says(&nomad, &world, args);
+        assert!(!fine && text.contains(expected), "nomad {args:?}: {text}");
+    };
+    let text = r#"
+job "KIND" {
+  type = "KIND"
+  group "g" {
+    SCALING
+    task "t" {
+      driver = "raw_exec"
+      identity {
+        env = true
+      }
+      action "greet" {
+        command = "/bin/sh"
+        args    = ["-c", "echo good morning from $NOMAD_TASK_NAME; exit 3"]
+      }
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "SCRIPT"]
+      }
+      resources {
+        cpu    = 20
+        memory = 32
+      }
+    }
+  }
+}
+"#;
+    for (kind, script, scaling, status) in [
+        ("service", "exec sleep 1000", "scaling {\n min = 1\n max = 2\n}", "running"),
+        ("system", "exec sleep 1000", "", "running"),
+        ("sysbatch", "echo once", "", "complete"),
+    ] {
+        let text = text.replace("KIND", kind).replace("SCRIPT", script).replace("SCALING", scaling);
+        let file = world.file(&format!("{kind}.nomad.hcl"), &text);
+        run(&["job", "run", "-detach", file.to_str().unwrap()]);
+        agent.alloc(kind, status, "");
+        assert_eq!(agent.allocs(kind).len(), 1, "{kind}");
+    }
+    let id = agent.allocs("service")[0]["ID"].as_str().unwrap().to_owned();
+    let of = ["-i=false", "-t=false", "-job", "service", "-alloc", &id, "-group", "g", "-task", "t"];
+    let (fine, told) = nomad_says(&nomad, &world, &[&["action"], &of[..], &["greet"]].concat());
+    assert!(!fine && told.contains("good morning from t"), "{told}");
+    refused(&[&["action"], &of[..], &["none"]].concat(), "not found");
+    run(&["job", "scale", "-detach", "service", "g", "2"]);
+    agent.until("there are two", || {
+        let runs = |alloc: &&Value| alloc["ClientStatus"] == "running";
+        (agent.allocs("service").iter().filter(runs).count() == 2).then_some(())
+    });
+    refused(&["job", "scale", "-detach", "service", "g", "3"], "2");
+    for kind in ["service", "system", "sysbatch"] {
+        run(&["job", "stop", "-detach", "-purge", kind]);
+    }
+    agent.wind_up();
+}
+
 #[test]
 fn f1_the_real_command_makes_shows_and_removes_volumes() {
     need_root!();

@@ -1,5 +1,5 @@
 //! Fifty tasks of all drivers as a job of the agent, one of the drivers behind a plugin, while what holds them is killed at random
-//! instants. (A4, N8) `AGENTBIN_KILLS=N` kills so often: large counts can be made in several runs.
+//! instants. (A4, N5, N8) `AGENTBIN_KILLS=N` kills so often: large counts can be made in several runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;

@@ -1,5 +1,5 @@
 //! Fifty tasks of all drivers in one run, one of the drivers behind a plugin, while what holds them is killed at random instants.
-//! `AGENTBIN_KILLS=N` kills so often: large counts can be made in several runs.
+//! (A4, N5) `AGENTBIN_KILLS=N` kills so often: large counts can be made in several runs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
