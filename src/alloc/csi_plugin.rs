@@ -22,6 +22,10 @@ use crate::sys::task::spawn_blocking;
 const SOCKET: &str = "csi.sock";
 /// Where the plugin is to listen, for the task.
 const ENDPOINT: &str = "CSI_ENDPOINT";
+/// The host's devices: what a plugin attaches appears there while it runs.
+const DEVICES: &str = "/dev";
+/// The drivers whose tasks keep a `/dev` of their own: their cgroup lets them at no other device.
+const OWN_DEVICES: [&str; 2] = ["exec", "java"];
 /// How long the plugin may take to answer a probe, and the pause before the next one until it is healthy.
 const PROBE: Duration = Duration::from_secs(5);
 /// The pause between two probes of a healthy plugin.
@@ -39,12 +43,17 @@ impl Hook<Setup> for CsiPluginHook {
     async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
         let Some(plugin) = setup.task.csi_plugin.clone() else { return Ok(()) };
         let plugins = Arc::clone(&setup.shared.plugins);
-        let (owner, driver_mounts, of) = (setup.shared.alloc.to_string(), setup.driver_mounts, plugin.clone());
+        let driver_mounts = setup.driver_mounts;
+        let (owner, of) = (setup.shared.alloc.to_string(), plugin.clone());
         let made = spawn_blocking(move || make(&plugins, &of, &owner, driver_mounts)).await;
         let made = made.unwrap_or_else(|error| Err(error.to_string()));
         let failed =
             |problem: String| SetupError::CsiPlugin { pos: plugin.pos.clone(), id: plugin.id.clone(), problem };
         setup.mounts.extend(made.map_err(failed)?);
+        if driver_mounts && !OWN_DEVICES.contains(&setup.task.driver.as_str()) {
+            let (task_path, host_path) = (DEVICES.to_owned(), PathBuf::from(DEVICES));
+            setup.mounts.push(Mount { task_path, host_path, ..Mount::default() });
+        }
         if !setup.task.env.contains_key(ENDPOINT) {
             let dir = if driver_mounts { PathBuf::from(&plugin.mount_dir) } else { socket_dir(setup) };
             let endpoint = (ENDPOINT.to_owned(), format!("unix://{}", dir.join(SOCKET).display()));

@@ -200,6 +200,13 @@ fn f3_f7_faults_at_every_step_with_a_plugin_in_a_container() {
             return;
         }
     };
-    sweep(test, Place::start(&driver, Kind::Docker, binary, Some(&engine)));
+    let place = Place::start(&driver, Kind::Docker, binary, Some(&engine));
+    let container = engine.docker(&["ps", "-q"]);
+    let inside = engine.docker(&["exec", container.trim(), "ls", "/dev"]);
+    for device in std::fs::read_dir("/dev").unwrap() {
+        let name = device.unwrap().file_name().into_string().unwrap();
+        assert!(inside.lines().any(|line| line == name), "/dev/{name} is not in the plugin's container: {inside}");
+    }
+    sweep(test, place);
     umount2(&driver.world.data_dir(), MntFlags::MNT_DETACH).unwrap();
 }
