@@ -2,6 +2,8 @@
 
 #[path = "support/csi_driver.rs"]
 mod csi_driver;
+#[path = "support/engine.rs"]
+mod engine;
 #[path = "support/world.rs"]
 mod world;
 
@@ -11,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use csi_driver::{Driver, SHARED, SINGLE, binary, create_at, job, of_a_job, plugin_job};
+use engine::{IMAGE, TestEngine};
 use nix::mount::{MsFlags, mount};
 use serde_json::json;
 use world::{Out, World, need_root, seconds, signal, wait_for_text};
@@ -328,18 +331,62 @@ fn f2_the_mounts_of_a_csi_volume_travel_as_asked() {
         .unwrap();
     let driver = Driver { world, dir, child: Arc::default(), ends: Arc::default(), keeper: None };
     let id = driver.create("one", SINGLE);
-    for level in ["default", "strict"] {
+    let class = driver.world.file(
+        "Mounts.java",
+        "class Mounts {
+    public static void main(String[] none) throws Exception {
+        System.out.println(java.nio.file.Files.readString(java.nio.file.Path.of(\"/proc/self/mountinfo\")));
+    }
+}
+",
+    );
+    let javac = Command::new("javac").arg("-d").arg(class.parent().unwrap()).arg(&class).status();
+    assert!(javac.is_ok_and(|status| status.success()), "javac");
+    let class = class.with_extension("class").display().to_string();
+    let engine = match TestEngine::with(&["--bridge=none"]) {
+        Ok(engine) => Some(engine),
+        Err(reason) => {
+            assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{reason}");
+            println!("SKIP: f2_the_mounts_of_a_csi_volume_travel_as_asked: docker: {reason}");
+            None
+        }
+    };
+    for (kind, level) in
+        [("exec", "default"), ("exec", "strict"), ("java", "default"), ("java", "strict"), ("docker", "default")]
+    {
+        if kind == "docker" && engine.is_none() {
+            continue;
+        }
         for (mode, expected) in [("private", ""), ("host-to-task", "master:"), ("bidirectional", "shared:")] {
-            let mode_key = format!("propagation_mode = \"{mode}\"");
-            let text = job(SINGLE, "", &mode_key, "grep ' /data ' /proc/self/mountinfo");
-            let text = text.replace("command =", &format!("isolation = \"{level}\"\n command ="));
-            let out = driver.run(&text, &id);
+            let text = job(SINGLE, "", &format!("propagation_mode = \"{mode}\""), "");
+            let (task, _) = text.split_once(" config {").unwrap();
+            let (task, level_key) =
+                (task.replace("\"exec\"", &format!("\"{kind}\"")), format!("isolation = \"{level}\""));
+            let config = match kind {
+                "exec" => {
+                    format!("config {{\n command = \"/bin/cat\"\n args = [\"/proc/self/mountinfo\"]\n {level_key}\n }}")
+                }
+                "java" => format!(
+                    "artifact {{\n source = \"{class}\"\n }}\n config {{\n class = \"Mounts\"\n class_path = \
+                     \"${{NOMAD_TASK_DIR}}\"\n {level_key}\n }}"
+                ),
+                _ => format!(
+                    "config {{\n image = \"{IMAGE}\"\n network_mode = \"none\"\n command = \"/bin/cat\"\n args = \
+                     [\"/proc/self/mountinfo\"]\n }}"
+                ),
+            };
+            let file = driver.world.file("job.nomad.hcl", &format!("{task}{config}\n }}\n }}\n}}\n"));
+            let mut command = driver.world.command(&driver.args(&id).each_ref().map(String::as_str));
+            if let Some(engine) = &engine {
+                command.env("DOCKER_HOST", engine.endpoint());
+            }
+            let out: Out = command.arg(file).output().unwrap().into();
             fine(&out);
             let line = out.stdout.lines().find(|line| line.contains(" /data ")).unwrap_or_default();
             let fields: Vec<&str> = line.split(' ').skip(6).take_while(|field| *field != "-").collect();
             let is_so =
                 if expected.is_empty() { fields.is_empty() } else { fields.iter().any(|f| f.starts_with(expected)) };
-            assert!(is_so, "{mode} at {level}: {line}");
+            assert!(is_so && !line.is_empty(), "{kind}: {mode} at {level}: {line}");
         }
     }
     assert_eq!(driver.mounts(), Vec::<String>::new());
