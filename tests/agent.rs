@@ -784,7 +784,12 @@ job "KIND" {
 }
 "#;
     for (kind, script, scaling, status) in [
-        ("service", "exec sleep 1000", "scaling {\n min = 1\n max = 2\n}", "running"),
+        (
+            "service",
+            "exec sleep 1000",
+            "update {\n min_healthy_time = \"0s\"\n}\nscaling {\n min = 1\n max = 2\n}",
+            "running",
+        ),
         ("system", "exec sleep 1000", "", "running"),
         ("sysbatch", "echo once", "", "complete"),
     ] {
@@ -799,6 +804,9 @@ job "KIND" {
     let (fine, told) = nomad_says(&nomad, &world, &[&["action"], &of[..], &["greet"]].concat());
     assert!(!fine && told.contains("good morning from t"), "{told}");
     refused(&[&["action"], &of[..], &["none"]].concat(), "not found");
+    agent.until("its deployment is done", || {
+        (agent.get("/v1/job/service/deployment")["Status"] == "successful").then_some(())
+    });
     run(&["job", "scale", "-detach", "service", "g", "2"]);
     agent.until("there are two", || {
         let runs = |alloc: &&Value| alloc["ClientStatus"] == "running";

@@ -1,6 +1,5 @@
 //! `agentbin volume` and `agentbin plugin status`: volumes and CSI plugins of this machine's agent, over its API.
 
-use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -12,8 +11,9 @@ use super::api::{Api, ListArgs, OneArgs, about, failed, list, part, print_json, 
 use super::runs::{row, table};
 use super::volume_file::{self, CSI, KINDS};
 use super::{ApiArgs, SocketArgs, args, print};
-use crate::spec::escaped_lines;
+use crate::spec::collections::BTreeMap;
 use crate::spec::json::json;
+use crate::spec::{IntoMap as _, escaped_lines};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum VolumeCommand {
@@ -428,7 +428,7 @@ fn snapshots(args: &SnapshotsArgs) -> anyhow::Result<i32> {
 fn take_snapshot(args: &SnapshotArgs) -> anyhow::Result<i32> {
     let api = Api::new(&args.api)?;
     let (_, volume) = find(&api, Some(CSI), &args.volume)?;
-    let object = |pairs: &[(String, String)]| pairs.iter().cloned().collect::<BTreeMap<String, String>>();
+    let object = |pairs: &[(String, String)]| -> BTreeMap<String, String> { pairs.iter().cloned().into_map() };
     let wanted = json!({
         "SourceVolumeID": volume,
         "Name": args.name,

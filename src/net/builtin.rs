@@ -233,6 +233,8 @@ fn set_up_inside(inside: &OwnedFd, addresses: &[(IpAddr, Subnet)]) -> io::Result
     namespace::enter(inside, || {
         let links = Links::open()?;
         if addresses.iter().any(|(ip, _)| ip.is_ipv6()) {
+            // A driver's namespace may be without IPv6.
+            forward::set("lo", &INSIDE[..1])?;
             forward::set(cni::INTERFACE, &INSIDE)?;
         }
         for (ip, subnet) in addresses {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::agent::{Agent, command};
 use super::crowd::{
-    all_have_begun, assert_counted, class, executing, executors, firsts, job, kills, names, remove_parent,
+    ADOPTS, all_have_begun, assert_counted, class, executing, executors, firsts, job, kills, names, remove_parent,
 };
 use super::engine::TestEngine;
 use super::plugin_dir::{plugins, processes};
@@ -70,7 +70,8 @@ fn a4_fifty_tasks_of_all_drivers_outlive_whoever_is_killed() {
     let parent = format!("fifty-{}", std::process::id());
     let start = || {
         let mut command = command(&world);
-        command.arg("--cgroup-parent").arg(&parent).arg("--plugin-dir").arg(&dir);
+        let config = world.file("fifty.hcl", ADOPTS);
+        command.arg("--config").arg(config).arg("--cgroup-parent").arg(&parent).arg("--plugin-dir").arg(&dir);
         Agent::start_command(&world, command.env("DOCKER_HOST", engine.endpoint()))
     };
     let mut agent = start();

@@ -33,6 +33,7 @@ pub const BY_NAME: &[(&str, &str)] = &[
     ("cli/plugin.rs", "files that the operator names"),
     ("cli/probe.rs", "a folder of our own, before a task runs in it and after"),
     ("cli/token.rs", "our own folder, where only we write"),
+    ("cli/volume.rs", "the example that the operator names, and that must not exist"),
     ("cli/upgrade.rs", "the file that the operator started, and our own folder, where only we write"),
     ("cli/given_volumes.rs", "the socket of a plugin, which the operator names"),
     ("container/host_users.rs", "the host's user database"),

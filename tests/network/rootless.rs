@@ -552,7 +552,7 @@ fn g1_without_root_an_agent_keeps_the_networks_of_its_allocations() {
     });
     assert_eq!(machine.holders(), holders, "{}", std::fs::read_to_string(&log).unwrap());
     assert_eq!(asked_from_outside(&url), "pong\n");
-    machine.done(&["job", "stop", "-purge", "test"]);
+    machine.done(&["job", "stop", "test"]);
     machine.done(&["system", "gc"]);
     signal(&agent, "TERM");
     assert!(agent.wait().unwrap().success(), "{}", std::fs::read_to_string(&log).unwrap());

@@ -92,6 +92,7 @@ impl Site {
         }
         // As where Docker runs; and things of others.
         done("iptables", &["-P", "FORWARD", "DROP"]);
+        done("iptables", &["-P", "INPUT", "ACCEPT"]);
         done("iptables", &["-A", "FORWARD", "-s", "203.0.113.0/24", "-j", "ACCEPT"]);
         done("iptables", &["-t", "nat", "-N", "OTHERS"]);
         done("iptables", &["-t", "nat", "-A", "OTHERS", "-d", "203.0.113.1", "-j", "RETURN"]);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use super::crowd::{all_have_begun, class, executing, executors, firsts, job, kills, names, remove_parent};
+use super::crowd::{ADOPTS, all_have_begun, class, executing, executors, firsts, job, kills, names, remove_parent};
 use super::engine::TestEngine;
 use super::plugin_dir::{plugins, processes};
 use super::random::Random;
@@ -54,8 +54,9 @@ fn a4_fifty_tasks_of_all_drivers_outlive_whoever_is_killed() {
     let dir = plugins(&world, "exec", Path::new(env!("CARGO_BIN_EXE_agentbin")));
     let file = world.file("crowd.nomad.hcl", &job(&class(&world)));
     let parent = format!("crowd-{}", std::process::id());
-    let more = ["--detach", "--quiet", "--cgroup-parent", &parent, "--plugin-dir", dir.to_str().unwrap()];
-    let mut first = world.command(&[&more[..], &[file.to_str().unwrap()]].concat());
+    let config = world.file("fifty.hcl", ADOPTS);
+    let mut first = world.command(&["--detach", "--quiet", "--cgroup-parent", &parent]);
+    first.arg("--plugin-dir").arg(&dir).arg("--config").arg(config).arg(file);
     let out: Out = first.env("DOCKER_HOST", engine.endpoint()).output().unwrap().into();
     assert_eq!(out.status, 0, "{out:?}");
     let id = out.stdout.trim().to_owned();

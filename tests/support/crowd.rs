@@ -27,6 +27,9 @@ class Counter {
 /// Drivers, and how many tasks each has.
 const CROWD: [(&str, usize); 4] = [("raw_exec", 20), ("exec", 20), ("java", 5), ("docker", 5)];
 
+/// What the plugin of exec is to do, as the drivers inside do: its tasks outlive their executors.
+pub const ADOPTS: &str = "plugin \"exec\" {\n  config {\n    on_executor_loss = \"adopt\"\n  }\n}\n";
+
 /// The names of the tasks, each with its driver.
 pub fn names() -> impl Iterator<Item = (String, &'static str)> {
     CROWD.into_iter().flat_map(|(driver, count)| (0..count).map(move |n| (format!("{driver}-{n}"), driver)))
