@@ -2073,8 +2073,8 @@ fn p1_the_agent_is_looked_into_by_commands_of_its_own() {
         refused(&["volume", "claim", "delete", "none"], "there is no claim \"none\"");
         done(&["volume", "claim", "delete", &claim[..8]]);
         assert_eq!(done(&["volume", "claim", "list"]).lines().count(), 1);
-        done(&["job", "stop", "-purge", "keeper"]);
-        done(&["volume", "delete", "-force", &volume]);
+        done(&["job", "stop", "keeper"]);
+        done(&["volume", "delete", &volume]);
     }
     assert_eq!(done(&["volume", "status"]).lines().count(), 1);
     assert_eq!(done(&["plugin", "status"]).lines().count(), 1);

@@ -226,24 +226,6 @@ fn f7_our_own_commands_make_show_and_delete_a_volume() {
     cluster.until("nobody uses it", &["volume", "status", "-type", "csi", "data"], "Access Mode          = <none>");
     refused(&["volume", "detach", "data", "other"], "the agent's node is");
     done(&["volume", "detach", "data"]);
-
-    // Its snapshots.
-    let taken = done(&["volume", "snapshot", "create", "-secret", "token=of-a-snapshot", "data", "monday"]);
-    let (snapshot, list) = (taken.trim(), &["volume", "snapshot", "list", "-secret", "token=of-a-snapshot"][..]);
-    assert!(!snapshot.is_empty() && done(list).contains(snapshot) && done(list).contains("1048576"), "{}", done(list));
-    let json: Value = serde_json::from_str(&done(&[list, &["-json", "-plugin", "disk"]].concat())).unwrap();
-    assert_eq!(json[0]["ID"], snapshot);
-    refused(&["volume", "snapshot", "create", "other"], "no volume \"other\"");
-    refused(&["volume", "snapshot", "list", "-plugin", "other"], "no such plugin");
-    for wrong in ["s3cret", "a=s3,cret", "a=s3cret\r\nX: y", "a=s3cr\u{e9}t"] {
-        let out = own_command(&driver.world, &["volume", "snapshot", "delete", "-secret", wrong, "disk", snapshot], "");
-        assert!(out.status == 1 && out.stderr.contains("KEY=VALUE") && !out.stderr.contains("s3c"), "{out:?}");
-    }
-    assert!(done(list).contains(snapshot));
-    done(&["volume", "snapshot", "delete", "-secret", "token=of-a-snapshot", "disk", snapshot]);
-    assert_eq!(done(list).lines().count(), 1, "{}", done(list));
-    assert!(!cluster.agent().log().contains("of-a-snapshot"));
-
     let external = cluster.agent().get("/v1/volume/csi/data")["ExternalID"].as_str().unwrap().to_owned();
     done(&["volume", "deregister", "data"]);
     assert_eq!(done(&["volume", "status"]).lines().count(), 1);

@@ -298,7 +298,7 @@ fn f7_a_volume_stays_below_a_task_whose_supervisor_is_killed() {
             nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
         }
         let listed = driver.world.agentbin(&["ps"]);
-        assert!(listed.status == 0 && listed.stdout.contains(&alloc[..8]), "{listed:?}");
+        assert!(listed.status == 0 && listed.stdout.contains(&alloc[..8]), "{out:?}: {listed:?}");
         assert_eq!(driver.mounts().len(), 2);
     }
     let count = |name: &str| driver.calls().iter().filter(|call| *call == name).count();

@@ -439,9 +439,9 @@ mod tests {
         for (answers, why) in [
             (vec![refusal("Permission denied")], "Permission denied"),
             (vec![answer(), removed("a.scope", "failed")], "the job is failed"),
-            (vec![big], "no D-Bus message"),
-            (vec![long], "no D-Bus message"),
-            (vec![short], "no D-Bus message"),
+            (vec![big], "not a D-Bus message"),
+            (vec![long], "not a D-Bus message"),
+            (vec![short], "not a D-Bus message"),
         ] {
             let error = told(&answers, PATIENCE).0.unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

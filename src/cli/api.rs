@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use super::ask::{Answer, Request, ask, open, socket, text_of};
+use super::ask::{Answer, Request, ask, open, socket};
 use super::output::indented;
 use super::runs::{lasting, row, short, table};
 use super::{ApiArgs, SocketArgs, complain, print};
@@ -18,8 +18,6 @@ use crate::spec::{escaped_lines, percent_encoded};
 const UNPLACED: i32 = 2;
 /// How long one question waits for a change.
 const WAIT: &str = "60s";
-/// The header for secrets of CSI plugins.
-const SECRETS: &str = "X-Nomad-CSI-Secrets";
 /// How long allocations without a deployment have to start.
 const START: Duration = Duration::from_secs(10);
 
@@ -138,22 +136,10 @@ impl Api {
         serde_json::from_str(&answer).context("cannot read the agent's answer")
     }
 
-    /// The same with secrets for a CSI plugin, as `KEY=VALUE`, which are no part of the path.
-    pub(super) fn ask_with(&self, method: &str, path: &str, secrets: &[String]) -> anyhow::Result<Value> {
-        for secret in secrets {
-            let clean = secret.contains('=') && secret.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',');
-            // It is not repeated: terminals are recorded.
-            ensure!(clean, "a secret is written as KEY=VALUE, without commas, spaces, and letters that are not ASCII");
-        }
-        let line = if secrets.is_empty() { String::new() } else { format!("{SECRETS}: {}", secrets.join(",")) };
-        let request = Request { method, path: &self.path(path), line: &line, length: 0, body: &mut std::io::empty() };
-        serde_json::from_str(&text_of(&self.socket, request)?).context("cannot read the agent's answer")
-    }
-
     /// The answer to a question as it comes.
     pub(super) fn open(&self, method: &str, path: &str) -> anyhow::Result<Answer> {
         let path = self.path(path);
-        open(&self.socket, Request { method, path: &path, line: "", length: 0, body: &mut std::io::empty() })
+        open(&self.socket, Request { method, path: &path, length: 0, body: &mut std::io::empty() })
     }
 
     /// The answer to a request whose path is whole.

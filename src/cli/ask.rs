@@ -46,8 +46,6 @@ pub(super) fn socket(args: &SocketArgs) -> anyhow::Result<PathBuf> {
 pub(super) struct Request<'a> {
     pub(super) method: &'a str,
     pub(super) path: &'a str,
-    /// A further line of its head; empty if there is none.
-    pub(super) line: &'a str,
     /// The length of the body.
     pub(super) length: u64,
     pub(super) body: &'a mut dyn Read,
@@ -154,16 +152,14 @@ impl Read for Body {
 /// # Errors
 /// When there is no agent, and the text of an answer that says no.
 pub(super) fn open(socket: &Path, request: Request<'_>) -> anyhow::Result<Answer> {
-    let Request { method, path, line, length, body } = request;
+    let Request { method, path, length, body } = request;
     let about = || format!("{}: no agent answers there; give its --socket", socket.display());
     let broken = || format!("{}: the answer ended early", socket.display());
     let mut stream = UnixStream::connect(socket).with_context(about)?;
     stream.set_read_timeout(Some(ANSWER))?;
     stream.set_write_timeout(Some(ANSWER))?;
-    let line = if line.is_empty() { String::new() } else { format!("{line}\r\n") };
-    let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n{line}Content-Length: {length}\r\n\r\n"
-    );
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
     stream.write_all(head.as_bytes()).with_context(about)?;
     // An agent that refuses may not read all of it, and says why.
     let sent = std::io::copy(body, &mut stream);
@@ -198,16 +194,8 @@ pub(super) fn open(socket: &Path, request: Request<'_>) -> anyhow::Result<Answer
 /// # Errors
 /// As [`open`].
 pub(super) fn ask(socket: &Path, method: &str, path: &str, body: &str) -> anyhow::Result<String> {
-    let request = Request { method, path, line: "", length: body.len() as u64, body: &mut body.as_bytes() };
-    text_of(socket, request)
-}
-
-/// The same for any request.
-///
-/// # Errors
-/// As [`open`].
-pub(super) fn text_of(socket: &Path, request: Request<'_>) -> anyhow::Result<String> {
     let mut text = Vec::new();
+    let request = Request { method, path, length: body.len() as u64, body: &mut body.as_bytes() };
     let answer = open(socket, request)?;
     answer
         .body

@@ -89,13 +89,7 @@ pub(super) enum SnapshotCommand {
     /// Replace the state by that of a snapshot
     Restore(SnapshotArgs),
     /// Show what is in a snapshot, and whether it is whole; needs no agent
-    Inspect(FileArgs),
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct FileArgs {
-    /// The file
-    file: PathBuf,
+    Inspect(SnapshotArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -137,7 +131,7 @@ fn call(given: &CallArgs) -> anyhow::Result<i32> {
     };
     let method = given.method.as_deref().unwrap_or(if given.data.is_some() { "PUT" } else { "GET" });
     ensure!(method.bytes().all(|byte| byte.is_ascii_uppercase()), "{method:?} is not a method; write it as PUT");
-    let request = Request { method, path: &path, line: "", length: body.len() as u64, body: &mut &body[..] };
+    let request = Request { method, path: &path, length: body.len() as u64, body: &mut &body[..] };
     api.send(request)?.print()
 }
 
@@ -219,7 +213,7 @@ fn restore(args: &SnapshotArgs) -> anyhow::Result<i32> {
     let api = Api::at(&args.at)?;
     let (mut file, length) = opened(&args.file)?;
     let path = api.path("operator/snapshot?");
-    api.send(Request { method: "PUT", path: &path, line: "", length, body: &mut file }).map(|_| 0)
+    api.send(Request { method: "PUT", path: &path, length, body: &mut file }).map(|_| 0)
 }
 
 /// A file that holds a snapshot, and its length.

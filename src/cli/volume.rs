@@ -10,10 +10,9 @@ use serde_json::Value;
 use super::api::{Api, ListArgs, OneArgs, about, failed, list, part, print_json, print_list, text};
 use super::runs::{row, table};
 use super::volume_file::{self, CSI, KINDS};
-use super::{ApiArgs, SocketArgs, args, print};
-use crate::spec::collections::BTreeMap;
+use super::{ApiArgs, SocketArgs, print};
+use crate::spec::escaped_lines;
 use crate::spec::json::json;
-use crate::spec::{IntoMap as _, escaped_lines};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum VolumeCommand {
@@ -31,22 +30,9 @@ pub(super) enum VolumeCommand {
     Detach(DetachArgs),
     /// Write an example of a specification into a file
     Init(InitArgs),
-    /// Snapshots of CSI volumes, which their plugins have
-    #[command(subcommand)]
-    Snapshot(SnapshotCommand),
     /// Claims of groups on the sticky host volumes that they have used
     #[command(subcommand)]
     Claim(ClaimCommand),
-}
-
-#[derive(Debug, clap::Subcommand)]
-pub(super) enum SnapshotCommand {
-    /// List the snapshots that a plugin has
-    List(SnapshotsArgs),
-    /// Have the plugin of a volume take a snapshot, and print its id
-    Create(SnapshotArgs),
-    /// Have a plugin delete a snapshot
-    Delete(SnapshotDeleteArgs),
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -65,50 +51,6 @@ pub(super) struct InitArgs {
     /// The kind of volume
     #[arg(long = "type", value_name = "KIND", value_parser = KINDS, default_value = "host")]
     kind: String,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct SnapshotsArgs {
-    /// Id of the plugin [default: the only one]
-    #[arg(long, value_name = "ID")]
-    plugin: Option<String>,
-    /// A secret for the plugin
-    #[arg(long, value_name = "KEY=VALUE")]
-    secret: Vec<String>,
-    /// Print JSON, as the API has it
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    at: SocketArgs,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct SnapshotArgs {
-    /// Id of a volume, or the beginning of one
-    volume: String,
-    /// Name of the snapshot [default: chosen by the plugin]
-    name: Option<String>,
-    /// A secret for the plugin
-    #[arg(long, value_name = "KEY=VALUE", value_parser = args::meta)]
-    secret: Vec<(String, String)>,
-    /// A parameter for the plugin
-    #[arg(long, value_name = "KEY=VALUE", value_parser = args::meta)]
-    parameter: Vec<(String, String)>,
-    #[command(flatten)]
-    api: ApiArgs,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct SnapshotDeleteArgs {
-    /// Id of the plugin
-    plugin: String,
-    /// Id of the snapshot
-    snapshot: String,
-    /// A secret for the plugin
-    #[arg(long, value_name = "KEY=VALUE")]
-    secret: Vec<String>,
-    #[command(flatten)]
-    at: SocketArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -143,9 +85,6 @@ pub(super) struct RemoveArgs {
     /// Also if allocations use it, or its plugin fails
     #[arg(long)]
     force: bool,
-    /// A secret for the plugin that deletes it
-    #[arg(long, value_name = "KEY=VALUE")]
-    secret: Vec<String>,
     #[command(flatten)]
     api: ApiArgs,
 }
@@ -181,9 +120,6 @@ pub(super) fn run(command: &VolumeCommand) -> i32 {
         VolumeCommand::Deregister(args) => deregister(args),
         VolumeCommand::Detach(args) => detach(args),
         VolumeCommand::Init(args) => init(args),
-        VolumeCommand::Snapshot(SnapshotCommand::List(args)) => snapshots(args),
-        VolumeCommand::Snapshot(SnapshotCommand::Create(args)) => take_snapshot(args),
-        VolumeCommand::Snapshot(SnapshotCommand::Delete(args)) => delete_snapshot(args),
         VolumeCommand::Claim(ClaimCommand::List(args)) => claims(args),
         VolumeCommand::Claim(ClaimCommand::Delete(args)) => delete_claim(args),
     })
@@ -302,15 +238,13 @@ fn put(args: &FileArgs, how: &str) -> anyhow::Result<i32> {
 fn delete(args: &RemoveArgs) -> anyhow::Result<i32> {
     let api = Api::new(&args.api)?;
     let (kind, id) = find(&api, args.kind.as_deref(), &args.volume)?;
-    let path = format!("volume/{kind}/{}/delete?force={}", part(&id), args.force);
-    api.ask_with("DELETE", &path, &args.secret).map(|_| 0)
+    api.order("DELETE", &format!("volume/{kind}/{}/delete?force={}", part(&id), args.force), "")
 }
 
 fn deregister(args: &RemoveArgs) -> anyhow::Result<i32> {
     let api = Api::new(&args.api)?;
     let (kind, id) = find(&api, args.kind.as_deref(), &args.volume)?;
     ensure!(kind == CSI, "{id} is a host volume, which agentbin volume delete removes");
-    ensure!(args.secret.is_empty(), "no plugin is called, so it takes no --secret");
     api.order("DELETE", &format!("volume/csi/{}?force={}", part(&id), args.force), "")
 }
 
@@ -388,60 +322,6 @@ fn init(args: &InitArgs) -> anyhow::Result<i32> {
     let written = file.and_then(|mut file| file.write_all(example.as_bytes()));
     written.with_context(|| format!("cannot create {}", args.file.display()))?;
     print(escaped_lines(&format!("{}\n", args.file.display())).as_bytes())
-}
-
-/// The id of the plugin that is meant.
-fn plugin_of(api: &Api, given: Option<&str>) -> anyhow::Result<String> {
-    if let Some(given) = given {
-        return Ok(given.to_owned());
-    }
-    let all = api.get("plugins?type=csi")?;
-    match list(&all) {
-        [only] => Ok(text(only, "ID").to_owned()),
-        [] => bail!("the agent has no CSI plugin"),
-        all => {
-            let ids: Vec<&str> = all.iter().map(|plugin| text(plugin, "ID")).collect();
-            bail!("give --plugin with one of: {}", ids.join(", "))
-        }
-    }
-}
-
-fn snapshots(args: &SnapshotsArgs) -> anyhow::Result<i32> {
-    let api = Api::at(&args.at)?;
-    let plugin = plugin_of(&api, args.plugin.as_deref())?;
-    let (mut all, mut next) = (Vec::new(), String::new());
-    loop {
-        let path = format!("volumes/snapshot?plugin_id={}&next_token={}", part(&plugin), part(&next));
-        let answer = api.ask_with("GET", &path, &args.secret)?;
-        all.extend_from_slice(list(&answer["Snapshots"]));
-        let after = text(&answer, "NextToken");
-        // A plugin that never ends would be listed for ever.
-        if after.is_empty() || after == next {
-            break;
-        }
-        next = after.to_owned();
-    }
-    let columns = [("ID", "ID"), ("VOLUME", "ExternalSourceVolumeID"), ("SIZE", "SizeBytes"), ("READY", "IsReady")];
-    print_list(&all.into(), args.json, &columns)
-}
-
-fn take_snapshot(args: &SnapshotArgs) -> anyhow::Result<i32> {
-    let api = Api::new(&args.api)?;
-    let (_, volume) = find(&api, Some(CSI), &args.volume)?;
-    let object = |pairs: &[(String, String)]| -> BTreeMap<String, String> { pairs.iter().cloned().into_map() };
-    let wanted = json!({
-        "SourceVolumeID": volume,
-        "Name": args.name,
-        "Secrets": object(&args.secret),
-        "Parameters": object(&args.parameter),
-    });
-    let answer = api.ask("PUT", "volumes/snapshot?", &json!({ "Snapshots": [wanted] }).to_string())?;
-    print(escaped_lines(&format!("{}\n", text(&answer["Snapshots"][0], "ID"))).as_bytes())
-}
-
-fn delete_snapshot(args: &SnapshotDeleteArgs) -> anyhow::Result<i32> {
-    let path = format!("volumes/snapshot?plugin_id={}&snapshot_id={}", part(&args.plugin), part(&args.snapshot));
-    Api::at(&args.at)?.ask_with("DELETE", &path, &args.secret).map(|_| 0)
 }
 
 fn claims(args: &ListArgs) -> anyhow::Result<i32> {

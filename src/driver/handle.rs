@@ -36,6 +36,8 @@ const AGENT_LOG: &str = "executor.out";
 /// How long the executor of an ended task may take to report the end.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long an executor may take to answer on reattach: long, as a machine may be busy while it boots, and without an answer
+/// How many executors are started for one that was killed, if each of them is killed before it has taken over.
+const HEIRS: u32 = 5;
 /// its task counts as lost.
 const FOUND_PATIENCE: Duration = Duration::from_secs(10);
 /// How long after the end of its connections an executor process may take to end.
@@ -418,24 +420,47 @@ impl Starter {
         started.map_err(|error| executor_error(&error))
     }
 
-    /// Starts another executor for a task whose executor was killed, and writes the note for a later driver.
+    /// Starts another executor for a task whose executor was killed, and writes the note for a later driver. One that is killed as
+    /// well has successors.
     async fn take_over(&self, heir: &Heir, note: Option<&Note>) -> Result<Client, DriverError> {
-        let client = self.start(&heir.log_file, &heir.spec.network_namespace, None).await?;
-        let noted = match (client.reattach_config(), note) {
-            (Ok(reattach), Some(note)) => note.write(&reattach),
-            _ => Ok(()),
-        };
-        if let Err(error) = noted {
-            tracing::warn!(%error, "cannot note the executor of a task");
-        }
-        match ExecutorClient::new(client.channel()).launch(LaunchSpec::clone(&heir.spec)).await {
-            Ok(_) => Ok(client),
-            Err(error) => {
-                client.kill().await;
-                Err(launch_error(error))
+        let mut left = HEIRS;
+        loop {
+            left -= 1;
+            let (error, is_dead) = match self.start(&heir.log_file, &heir.spec.network_namespace, None).await {
+                Ok(client) => match adopt(&client, heir, note).await {
+                    Ok(()) => return Ok(client),
+                    Err(error) => {
+                        let is_dead = dies(&client).await;
+                        client.kill().await;
+                        (error, is_dead)
+                    }
+                },
+                Err(error) => (error, true),
+            };
+            if !is_dead || left == 0 {
+                return Err(error);
             }
+            tracing::warn!(%error, "an executor that was to take over a task has ended, and another one is started");
         }
     }
+}
+
+/// Has an executor adopt the task, after its note for a later driver.
+async fn adopt(client: &Client, heir: &Heir, note: Option<&Note>) -> Result<(), DriverError> {
+    let noted = match (client.reattach_config(), note) {
+        (Ok(reattach), Some(note)) => note.write(&reattach),
+        _ => Ok(()),
+    };
+    if let Err(error) = noted {
+        tracing::warn!(%error, "cannot note the executor of a task");
+    }
+    let launched = ExecutorClient::new(client.channel()).launch(LaunchSpec::clone(&heir.spec)).await;
+    launched.map(drop).map_err(launch_error)
+}
+
+/// Whether an executor that does not answer as it should has ended, or ends now.
+async fn dies(client: &Client) -> bool {
+    tokio::time::timeout(DEATH_PATIENCE, client.life().exited()).await.is_ok()
 }
 
 /// Whether this executor has certainly ended.
@@ -591,7 +616,7 @@ impl Tasks {
         let mut kept = Kept::find(driver_state, self.agents_cgroup(task)).await?;
         let note = self.note(task);
         let heir = if kept.record.as_os_str().is_empty() { None } else { self.heir(task, &kept, spec) };
-        let client = match Client::reattach(kept.reattach.clone()).await {
+        let mut client = match Client::reattach(kept.reattach.clone()).await {
             Ok(client) => client,
             Err(error) => {
                 let Some(heir) = heir.as_ref().filter(|_| is_gone(&kept.reattach)) else {
@@ -602,12 +627,23 @@ impl Tasks {
                 client
             }
         };
-        let executor = ExecutorClient::new(client.channel());
-        match tokio::time::timeout(FOUND_PATIENCE, executor.version()).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return Err(unreachable(&error.to_string())),
-            Err(_) => return Err(unreachable(&format!("no answer within {FOUND_PATIENCE:?}"))),
-        }
+        let mut left = HEIRS;
+        let executor = loop {
+            left -= 1;
+            let executor = ExecutorClient::new(client.channel());
+            let problem = match tokio::time::timeout(FOUND_PATIENCE, executor.version()).await {
+                Ok(Ok(_)) => break executor,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!("no answer within {FOUND_PATIENCE:?}"),
+            };
+            // It may have been killed since it was found.
+            let Some(heir) = heir.as_ref().filter(|_| left > 0) else { return Err(unreachable(&problem)) };
+            if !dies(&client).await {
+                return Err(unreachable(&problem));
+            }
+            client = self.inherited(&kept, note.as_ref(), heir).await?;
+            kept.reattach = client.reattach_config().map_err(|e| executor_error(&e))?;
+        };
         self.keep(task, client, executor, kept, Companions { note, heir, known: ANY_NUMBER });
         Ok(())
     }

@@ -711,7 +711,7 @@ mod tests {
             ("https://h/x?archive=rar", "unknown archive type \"rar\""),
             ("https://h/x?checksum=sha3:00", "unknown checksum type \"sha3\""),
             ("https://h/x?checksum=md5:00", "2 digits"),
-            ("https://h/x?filename=../y", "no plain file name"),
+            ("https://h/x?filename=../y", "not a plain file name"),
             ("https://h/x.tar//../y", "leads out"),
             ("https://h/x//y", "neither"),
             ("x?y=z", "unknown option \"y\""),

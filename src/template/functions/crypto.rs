@@ -411,7 +411,7 @@ mod tests {
             (r#"{{ sprig_genSignedCert "x" nil nil 1 "text" }}"#, "expected sprig.certificate; found string"),
             (r#"{{ sprig_genSignedCert "x" nil nil 1 nil }}"#, "cannot assign nil to sprig.certificate"),
             (r#"{{ sprig_genSelfSignedCertWithKey "x" (sprig_list 1) nil 1 $k }}"#, "are texts"),
-            (r#"{{ sprig_genSelfSignedCertWithKey "x" (sprig_list "1.2.3") nil 1 $k }}"#, "no IP address"),
+            (r#"{{ sprig_genSelfSignedCertWithKey "x" (sprig_list "1.2.3") nil 1 $k }}"#, "not an IP address"),
             (r#"{{ sprig_genSelfSignedCertWithKey "x" nil (sprig_list "ä") 1 $k }}"#, "not ASCII"),
             (r#"{{ sprig_genSelfSignedCertWithKey "\xff" nil nil 1 $k }}"#, "not UTF-8"),
             ("{{ sprig_buildCustomCert (sprig_b64enc $k) (sprig_b64enc $k) }}", "certificate cannot be read"),
