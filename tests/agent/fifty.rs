@@ -97,6 +97,7 @@ fn a4_fifty_tasks_of_all_drivers_outlive_whoever_is_killed() {
         let variable = json!({ "Path": path, "Items": { "number": total.to_string() } });
         agent.json("PUT", &format!("/v1/var/{path}"), &variable);
         written.insert(path);
+        #[expect(clippy::disallowed_methods, reason = "a moment that is drawn")]
         std::thread::sleep(random.moment(Duration::from_millis(400)));
         let mut is_dead = false;
         for victim in victims {

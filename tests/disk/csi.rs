@@ -229,11 +229,9 @@ fn running() -> Vec<String> {
 /// Waits until all run, as long as there are more and more of them.
 fn all_run() -> Vec<String> {
     for number in 1..=COUNT {
-        let states = API
-            .allocs("many")
-            .iter()
-            .map(|alloc| format!("{} {}\n", alloc["ClientStatus"], alloc["TaskStates"]))
-            .collect::<String>();
+        let states: Vec<String> =
+            API.allocs("many").iter().map(|a| format!("{} {}", a["ClientStatus"], a["TaskStates"])).collect();
+        let states = states.join("\n");
         until(&format!("{number} of {COUNT} run; a moment before:\n{states}"), || {
             // An answer about all of them takes a while here.
             std::thread::sleep(Duration::from_secs(1));

@@ -37,33 +37,32 @@ pub fn names() -> impl Iterator<Item = (String, &'static str)> {
 
 /// The job, with the class of the tasks of java.
 pub fn job(class: &Path) -> String {
-    let tasks: String = names()
-        .map(|(name, driver)| {
-            let sh = |script: &str, more: &str| {
-                format!("config {{\n{more}command = \"/bin/sh\"\nargs = [\"-c\", \"{script}\"]\n}}\n")
-            };
-            let (config, memory) = match driver {
-                "java" => (
-                    format!(
-                        "artifact {{\nsource = \"{}\"\n}}\nconfig {{\nclass = \"Counter\"\nclass_path = \
+    let of = |(name, driver): (String, &str)| {
+        let sh = |script: &str, more: &str| {
+            format!("config {{\n{more}command = \"/bin/sh\"\nargs = [\"-c\", \"{script}\"]\n}}\n")
+        };
+        let (config, memory) = match driver {
+            "java" => (
+                format!(
+                    "artifact {{\nsource = \"{}\"\n}}\nconfig {{\nclass = \"Counter\"\nclass_path = \
                          \"${{NOMAD_TASK_DIR}}\"\njvm_options = [\"-Xmx16m\", \"-XX:+UseSerialGC\"]\n}}\n",
-                        class.display()
-                    ),
-                    128,
+                    class.display()
                 ),
-                "docker" => {
-                    let script = SCRIPT.replace("sleep", "/bin/busybox sleep");
-                    (sh(&script, "image = \"busybox:test\"\nnetwork_mode = \"none\"\n"), 32)
-                }
-                _ => (sh(SCRIPT, ""), 32),
-            };
-            format!(
-                "task \"{name}\" {{\ndriver = \"{driver}\"\nkill_timeout = \"2s\"\n{config}resources {{\ncpu = 10\nmemory = \
+                128,
+            ),
+            "docker" => {
+                let script = SCRIPT.replace("sleep", "/bin/busybox sleep");
+                (sh(&script, "image = \"busybox:test\"\nnetwork_mode = \"none\"\n"), 32)
+            }
+            _ => (sh(SCRIPT, ""), 32),
+        };
+        format!(
+            "task \"{name}\" {{\ndriver = \"{driver}\"\nkill_timeout = \"2s\"\n{config}resources {{\ncpu = 10\nmemory = \
                  {memory}\n}}\n}}\n"
-            )
-        })
-        .collect();
-    format!("job \"crowd\" {{\ngroup \"g\" {{\n{tasks}}}\n}}\n")
+        )
+    };
+    let tasks: Vec<String> = names().map(of).collect();
+    format!("job \"crowd\" {{\ngroup \"g\" {{\n{}}}\n}}\n", tasks.concat())
 }
 
 /// The first process of each task: the one whose parent is none of its task's.
