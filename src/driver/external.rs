@@ -476,7 +476,14 @@ impl Driver for ExternalDriver {
             }
             _ => self.collect(&mut config, &mut helpers).await?,
         }
-        self.present().await?.recover_task(&config, &handle).await?;
+        loop {
+            let driver = self.present().await?;
+            match driver.recover_task(&config, &handle).await {
+                // It was killed meanwhile: the next one is asked.
+                Err(DriverError::PluginShutdown) => self.absent(&driver).await?,
+                recovered => break recovered?,
+            }
+        }
         lock(&self.tasks.known).insert(task.id.clone(), Known { config, handle, lost: None, helpers });
         Ok(())
     }

@@ -416,7 +416,7 @@ mod tests {
             (r#"{{ sprig_genSelfSignedCertWithKey "\xff" nil nil 1 $k }}"#, "not UTF-8"),
             ("{{ sprig_buildCustomCert (sprig_b64enc $k) (sprig_b64enc $k) }}", "certificate cannot be read"),
             ("{{ sprig_buildCustomCert (sprig_b64enc $c.Cert) (sprig_b64enc $c.Cert) }}", "no private key"),
-            (r#"{{ sprig_buildCustomCert "?" (sprig_b64enc $k) }}"#, "no Base64"),
+            (r#"{{ sprig_buildCustomCert "?" (sprig_b64enc $k) }}"#, "not Base64"),
             (
                 r#"{{ sprig_genSignedCertWithKey "x" nil nil 1 (sprig_buildCustomCert (sprig_b64enc $c.Cert) (sprig_b64enc (sprig_genPrivateKey "ecdsa"))) $k }}"#,
                 "not that of its certificate",
