@@ -2075,6 +2075,7 @@ fn p1_the_agent_is_looked_into_by_commands_of_its_own() {
         assert_eq!(done(&["volume", "claim", "list"]).lines().count(), 1);
         done(&["job", "stop", "keeper"]);
         done(&["volume", "delete", &volume]);
+        done(&["job", "stop", "-purge", "keeper"]);
     }
     assert_eq!(done(&["volume", "status"]).lines().count(), 1);
     assert_eq!(done(&["plugin", "status"]).lines().count(), 1);
