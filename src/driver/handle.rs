@@ -19,7 +19,7 @@ use crate::executor::{
     self, ALREADY_LAUNCHED, Compute, ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError,
     Isolation, NewLimits,
 };
-use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, ReattachConfig, role_environment};
+use crate::plugin::{Client, HclogLine, HostError, Launch, Life, Program, Reattach, ReattachConfig, role_environment};
 use crate::spec::IntoMap as _;
 use crate::spec::collections::BTreeMap;
 use crate::spec::{
@@ -35,9 +35,9 @@ pub const EXECUTOR_LOG: &str = "-executor.out";
 const AGENT_LOG: &str = "executor.out";
 /// How long the executor of an ended task may take to report the end.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
-/// How long an executor may take to answer on reattach: long, as a machine may be busy while it boots, and without an answer
 /// How many executors are started for one that was killed, if each of them is killed before it has taken over.
 const HEIRS: u32 = 5;
+/// How long an executor may take to answer on reattach: long, as a machine may be busy while it boots, and without an answer
 /// its task counts as lost.
 const FOUND_PATIENCE: Duration = Duration::from_secs(10);
 /// How long after the end of its connections an executor process may take to end.
@@ -249,7 +249,7 @@ impl Task {
     async fn lost_its_executor(&self) -> bool {
         let life = lock(&self.client).as_ref().map(Client::life);
         match life {
-            Some(life) => tokio::time::timeout(DEATH_PATIENCE, life.exited()).await.is_ok(),
+            Some(life) => dies(life).await,
             None => true,
         }
     }
@@ -430,7 +430,7 @@ impl Starter {
                 Ok(client) => match adopt(&client, heir, note).await {
                     Ok(()) => return Ok(client),
                     Err(error) => {
-                        let is_dead = dies(&client).await;
+                        let is_dead = dies(client.life()).await;
                         client.kill().await;
                         (error, is_dead)
                     }
@@ -459,8 +459,8 @@ async fn adopt(client: &Client, heir: &Heir, note: Option<&Note>) -> Result<(), 
 }
 
 /// Whether an executor that does not answer as it should has ended, or ends now.
-async fn dies(client: &Client) -> bool {
-    tokio::time::timeout(DEATH_PATIENCE, client.life().exited()).await.is_ok()
+async fn dies(life: Life) -> bool {
+    tokio::time::timeout(DEATH_PATIENCE, life.exited()).await.is_ok()
 }
 
 /// Whether this executor has certainly ended.
@@ -638,7 +638,7 @@ impl Tasks {
             };
             // It may have been killed since it was found.
             let Some(heir) = heir.as_ref().filter(|_| left > 0) else { return Err(unreachable(&problem)) };
-            if !dies(&client).await {
+            if !dies(client.life()).await {
                 return Err(unreachable(&problem));
             }
             client = self.inherited(&kept, note.as_ref(), heir).await?;

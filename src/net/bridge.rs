@@ -122,7 +122,7 @@ enum Rules {
 }
 
 impl Rules {
-    /// The file that says that they may exist.
+    /// The file that says that they may exist. Programs that ran here before have named it after who connected the allocations.
     fn mark(self, run_dir: &Path) -> PathBuf {
         let name = match self {
             Rules::Iptables => "agentbin.plugins",

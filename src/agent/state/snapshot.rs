@@ -1,5 +1,5 @@
-//! `operator snapshot save`, `inspect` and `restore`: all records in one archive of the form that Nomad's command line reads, without the
-//! key with which the secrets in it are sealed.
+//! `operator snapshot save`, `inspect` and `restore`: all records in one archive of the form that Nomad's command line reads,
+//! without the key with which the secrets in it are sealed.
 //!
 //! The archive is a gzipped tar of `meta.json`, `state.bin` and `SHA256SUMS`. In `state.bin` stands, after an empty map,
 //! one record after the other: a byte that says what it is, by which `operator snapshot inspect` counts, and a msgpack array of
@@ -437,7 +437,11 @@ struct Filling<'a> {
 impl Filling<'_> {
     fn flush(&mut self) -> Result<(), StateError> {
         self.bytes = 0;
-        put(self.bulk, self.table, &mut self.some)
+        if !self.some.is_empty() {
+            self.bulk.put(self.table, &self.some)?;
+            self.some.clear();
+        }
+        Ok(())
     }
 }
 
@@ -518,12 +522,4 @@ impl Reader for Counting {
         *bytes += (key.len() + value.len()) as u64;
         Ok(())
     }
-}
-
-fn put(bulk: &Bulk, table: &'static str, some: &mut Vec<(Vec<u8>, Vec<u8>)>) -> Result<(), StateError> {
-    if !some.is_empty() {
-        bulk.put(table, some)?;
-        some.clear();
-    }
-    Ok(())
 }
