@@ -85,7 +85,12 @@ fn a4_fifty_tasks_of_all_drivers_outlive_whoever_is_killed() {
     agent.register(&parsed);
     let alloc = agent.alloc("crowd", "running", "");
     let id = alloc["ID"].as_str().unwrap().to_owned();
-    agent.until("all have begun", || all_have_begun(&firsts(&id)).then_some(()));
+    // A task has begun before the agent knows: its driver may not have said so yet.
+    agent.until("all have begun, and the agent knows", || {
+        let states = &agent.get(&format!("/v1/allocation/{id}"))["TaskStates"];
+        let all_run = names().all(|(name, _)| states[&name]["State"] == "running");
+        (all_run && all_have_begun(&firsts(&id))).then_some(())
+    });
     let before = firsts(&id);
 
     let count = kills(8, 200);
