@@ -115,6 +115,42 @@ fn groups_reach_each_other_and_are_reached_over_mapped_ports(by: By) {
     assert_eq!(site.state(), before);
 }
 
+/// G1: a firewall that others start while an allocation is on the bridge, as Docker does, keeps nobody from its ports.
+#[test]
+fn g1_a_firewall_that_comes_later_keeps_nobody_out() {
+    need_root!();
+    a_firewall_that_comes_later_keeps_nobody_out(By::Plugins);
+}
+
+/// G1: the same where no CNI plugins are installed.
+#[test]
+fn g1_without_plugins_a_firewall_that_comes_later_keeps_nobody_out() {
+    need_root!();
+    a_firewall_that_comes_later_keeps_nobody_out(By::Builtin);
+}
+
+fn a_firewall_that_comes_later_keeps_nobody_out(by: By) {
+    let site = Site::made(by);
+    done("nft", &["delete", "table", "ip", "filter"]);
+    let before = site.state();
+    let accepts = || done("nft", &["list", "ruleset"]).contains("AGENTBIN-FORWARD");
+    let server = group("server", "exec", "mode = \"bridge\"\nport \"http\" {\n static = 18080\n to = 8080\n}", SERVER);
+    let run = site.start("server", &job("service", &[server]), &[]);
+    let url = format!("http://{HOST}:18080/index.html");
+    assert_eq!(asked_from_outside(&url), "pong\n");
+    assert!(!accepts(), "nothing is dropped yet");
+    done("iptables", &["-P", "FORWARD", "DROP"]);
+    assert_eq!(asked_from_outside(&url), "pong\n");
+    assert!(accepts());
+    // As a firewall does that makes its rules anew.
+    done("iptables", &["-F", "FORWARD"]);
+    assert_eq!(asked_from_outside(&url), "pong\n");
+    site.stop(run);
+    assert!(!accepts());
+    done("nft", &["delete", "table", "ip", "filter"]);
+    assert_eq!(site.state(), before);
+}
+
 /// G1: udp is mapped as well as tcp, the allocation reaches itself by the machine's address, and the loopback of the machine is
 /// out of reach, though the plugin for ports opens it.
 #[test]

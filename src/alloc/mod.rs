@@ -25,6 +25,7 @@ mod download;
 mod env;
 mod error;
 mod facts;
+mod forwarded;
 #[cfg(test)]
 pub(crate) mod fake;
 mod gc;

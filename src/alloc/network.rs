@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::Stop;
 use super::chain::chain;
 use super::error::{CleanupError, NetworkError, SetupError};
+use super::forwarded;
 use super::hook::Hook;
 use super::place::{Isolated, Place, Restored};
 use super::shared::stop_at_least;
@@ -56,6 +57,7 @@ impl Hook<Place> for IsolationHook {
                 Failed::Other(error) => error,
             });
         }
+        watch(place);
         place.dns = dns(place, network);
         Ok(())
     }
@@ -71,6 +73,7 @@ impl Hook<Place> for IsolationHook {
             place.network = Some(Isolated { network, isolation, status });
         }
         if !anew {
+            watch(place);
             place.dns = record.restore.as_ref().and_then(|restore| restore.dns.clone());
             return Ok(());
         }
@@ -86,6 +89,13 @@ impl Hook<Place> for IsolationHook {
         let errors = tear_down(place, Stop::Now).await;
         place.recorded_is_left |= !errors.is_empty();
         errors
+    }
+}
+
+/// Looks after the packets of the bridge, if it is there.
+fn watch(place: &Place) {
+    if place.network.as_ref().is_some_and(|network| network.network.is_bridge()) {
+        forwarded::watch(&place.machine.networks);
     }
 }
 

@@ -213,6 +213,11 @@ pub(super) fn prepare(
     }
     // The rules come with those of each allocation, in one transaction.
     Rules::Nft.write_mark(run_dir)?;
+    accept(locked, run_dir, subnets, patience)
+}
+
+/// Makes the chain of iptables for forwarded packets, where others' rules may drop them.
+fn accept(locked: &mut Locked, run_dir: &Path, subnets: Subnets, patience: Duration) -> Result<(), Error> {
     for subnet in subnets.all() {
         let tables = Tables::of(subnet);
         if drops_forwarded(locked, tables, patience)? {
@@ -224,6 +229,19 @@ pub(super) fn prepare(
         }
     }
     Ok(())
+}
+
+/// The same while there are allocations on the bridge: the others' rules have changed. Where all rules are in chains of iptables, the
+/// chain is there anyway.
+pub(super) fn accept_forwarded(locked: &mut Locked, run_dir: &Path, patience: Duration) -> Result<(), Error> {
+    let made = owned::read(&mark(run_dir), LONGEST_MARK).ok();
+    let subnets = made.and_then(|made| Subnets::parse(&String::from_utf8_lossy(&made)));
+    match subnets {
+        Some(subnets) if Rules::Nft.mark(run_dir).exists() && used(run_dir)? > 0 => {
+            accept(locked, run_dir, subnets, patience)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Makes the rules of an allocation that is connected, and those that all share. Returns why it has none for its wire, if so.

@@ -33,6 +33,7 @@ mod program;
 mod replaced;
 mod resolver;
 mod users;
+mod watch;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -40,7 +41,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use error::Error;
@@ -51,6 +52,7 @@ pub use noted::{Noted, all as noted};
 pub use program::Output;
 pub use resolver::servers_behind_stub;
 pub use users::{MoreIds, is_keeper, join};
+pub use watch::FirewallWatch;
 
 use builtin::Member;
 use cni::{Caller, Connection, List};
@@ -306,6 +308,8 @@ pub struct Networks {
     pub plugin_dirs: Vec<PathBuf>,
     /// The subnets of the built-in bridge.
     pub subnets: Subnets,
+    /// See [`Networks::watch`]; of a value and its clones.
+    is_watched: Arc<AtomicBool>,
 }
 
 impl Networks {
@@ -314,13 +318,25 @@ impl Networks {
     pub fn new(run_dir: PathBuf) -> Networks {
         let plugin_dirs = PLUGIN_DIRS.map(PathBuf::from).into();
         let subnets = Subnets { v4: Subnet::DEFAULT, v6: None };
-        Networks { run_dir, config_dir: PathBuf::from(CONFIG_DIR), plugin_dirs, subnets }
+        let config_dir = PathBuf::from(CONFIG_DIR);
+        Networks { run_dir, config_dir, plugin_dirs, subnets, is_watched: Arc::default() }
     }
 
     /// The names of the CNI networks that are configured here; unreadable files are skipped.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         cni::names(&self.config_dir)
+    }
+
+    /// What tells about firewalls of others, for whoever is to look after the packets of the bridge: the first that asks. `None` if
+    /// somebody does already, or the kernel does not tell this user.
+    #[must_use]
+    pub fn watch(&self) -> Option<FirewallWatch> {
+        if self.is_watched.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        let watch = FirewallWatch::open(self.run_dir.clone());
+        watch.inspect_err(|error| tracing::debug!(%error, "the kernel tells nothing about firewalls")).ok()
     }
 
     /// Why tasks on the built-in bridge cannot be kept from sending with others' addresses, and the fix; `None` if they can.
@@ -452,6 +468,12 @@ impl Network {
     #[must_use]
     pub fn driver(&self) -> Option<&str> {
         self.driver.as_deref()
+    }
+
+    /// Whether it is on the built-in bridge.
+    #[must_use]
+    pub const fn is_bridge(&self) -> bool {
+        self.subnet.is_some()
     }
 
     /// Whether it is a plain user's, whose namespaces only the processes can enter that know how ([`join`]).

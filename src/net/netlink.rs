@@ -8,6 +8,7 @@ use netlink_packet_core::{
     NetlinkHeader, NlasIterator, Parseable as _,
 };
 use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
 
 /// Lengths of `struct nlmsghdr` and `struct nlattr`.
@@ -82,6 +83,14 @@ impl Socket {
         let (length, _) = rustix::io::retry_on_intr(|| rustix::net::recv(&self.0, &mut *into, RecvFlags::DONTWAIT))?;
         Ok(length)
     }
+}
+
+/// Opens a connection on which the kernel tells about these groups, a bit each.
+pub(super) fn listen(protocol: Protocol, groups: u32) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(protocol))?;
+    rustix::net::bind(&socket, &SocketAddrNetlink::new(0, groups))?;
+    Ok(socket)
 }
 
 /// What the kernel has answered to a request.
