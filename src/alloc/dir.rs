@@ -16,6 +16,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags};
 use rustix::io::Errno;
@@ -29,7 +30,8 @@ use crate::sys::lock::lock;
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
-const TMPFS_OPTIONS: [&CStr; 2] = [c"size=1m,mode=0777,noswap", c"size=1m,mode=0777"];
+const NEVER_SWAPPED: &CStr = c"size=1m,mode=0777,noswap";
+const MAY_BE_SWAPPED: &CStr = c"size=1m,mode=0777";
 
 /// The uid and gid of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -269,17 +271,21 @@ fn move_dir(old: &Root, new: &Root, parent: &Path, name: &str) -> io::Result<()>
 /// Mounts on the open directory, so that it cannot be replaced by a symlink in between. `false` if the kernel does not let this
 /// process mount; `noswap` requires Linux 6.4.
 fn mount_tmpfs(dir: &OwnedFd) -> io::Result<bool> {
+    // An older kernel writes a line into its log each time that it is asked.
+    static IS_UNKNOWN: AtomicBool = AtomicBool::new(false);
     let target = format!("/proc/self/fd/{}", dir.as_raw_fd());
     let flags = MountFlags::NOEXEC | MountFlags::NOSUID | MountFlags::NODEV;
-    let mut last = Errno::INVAL;
-    for options in TMPFS_OPTIONS {
-        match rustix::mount::mount("tmpfs", &target, "tmpfs", flags, options) {
-            Ok(()) => return Ok(true),
-            Err(Errno::PERM | Errno::ACCESS | Errno::NODEV) => return Ok(false),
-            Err(e) => last = e,
-        }
+    let mount = |options| rustix::mount::mount("tmpfs", &target, "tmpfs", flags, options);
+    let mut mounted = if IS_UNKNOWN.load(Ordering::Relaxed) { Err(Errno::INVAL) } else { mount(NEVER_SWAPPED) };
+    if mounted == Err(Errno::INVAL) {
+        mounted = mount(MAY_BE_SWAPPED);
+        IS_UNKNOWN.store(mounted.is_ok(), Ordering::Relaxed);
     }
-    Err(last.into())
+    match mounted {
+        Ok(()) => Ok(true),
+        Err(Errno::PERM | Errno::ACCESS | Errno::NODEV) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Every mount point at or below `dir`, the last one mounted first.
