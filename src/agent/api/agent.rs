@@ -16,7 +16,7 @@ use crate::spec::json::json;
 
 /// The address reported for the single server. Nothing listens there, because there is no second server to talk to.
 pub(super) const SERVER: &str = "127.0.0.1:4647";
-/// Interval of heartbeats on an idle monitor stream.
+/// Interval of heartbeats on a monitor stream.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// The agent as the only member of a cluster. Tags are strings; from `port` the command line recognises the leader.
@@ -160,26 +160,29 @@ pub(super) async fn monitor(call: Call) -> Result<Answer, Refusal> {
     let (json_lines, plain) = (call.switch("log_json")?, call.switch("plain")?);
     let (mut lines, process) = (call.api.log.subscribe(), call.api.process.clone());
     let body = stream(move |out| async move {
+        // Also while there are lines, of which none is of that level.
+        let mut heartbeat = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
         loop {
             let next = tokio::select! {
                 biased;
-                next = tokio::time::timeout(HEARTBEAT, lines.recv()) => next,
-                () = process.clone().ends() => Ok(Err(RecvError::Closed)),
+                next = lines.recv() => Some(next),
+                () = process.clone().ends() => Some(Err(RecvError::Closed)),
+                _ = heartbeat.tick() => None,
             };
             let text = match next {
-                Err(_) if plain => continue,
-                Err(_) => {
+                None if plain => continue,
+                None => {
                     if out.send("{}").await.is_err() {
                         return;
                     }
                     continue;
                 }
-                Ok(Ok(line)) if line.level <= level => shown(&line, json_lines),
-                Ok(Ok(_)) => continue,
-                Ok(Err(RecvError::Lagged(lost))) => {
+                Some(Ok(line)) if line.level <= level => shown(&line, json_lines),
+                Some(Ok(_)) => continue,
+                Some(Err(RecvError::Lagged(lost))) => {
                     format!("[WARN] monitor: {lost} lines were dropped: the reader was too slow\n")
                 }
-                Ok(Err(RecvError::Closed)) => return,
+                Some(Err(RecvError::Closed)) => return,
             };
             let piece =
                 if plain { text.into_bytes() } else { json!({"Data": STANDARD.encode(text)}).to_string().into_bytes() };

@@ -109,11 +109,11 @@ impl Security {
             Some(rest) => rest.split(']').next().unwrap_or_default(),
             None => host.split(':').next().unwrap_or_default(),
         };
+        let is_named = self.names.iter().any(|own| own.eq_ignore_ascii_case(name));
         match name.parse::<IpAddr>() {
-            Ok(address) => address.to_canonical() == local.to_canonical(),
-            Err(_) => {
-                name.eq_ignore_ascii_case("localhost") || self.names.iter().any(|own| own.eq_ignore_ascii_case(name))
-            }
+            // Behind a translation of addresses clients know it by the one that the operator advertises.
+            Ok(address) => address.to_canonical() == local.to_canonical() || is_named,
+            Err(_) => name.eq_ignore_ascii_case("localhost") || is_named,
         }
     }
 }
@@ -138,7 +138,7 @@ mod tests {
             own_uid: 0,
             socket_role: Role::Submit,
             submit: Allowed::default(),
-            names: BTreeSet::from(["box.example".to_owned()]),
+            names: BTreeSet::from(["box.example".to_owned(), "203.0.113.5".to_owned()]),
         }
     }
 
@@ -150,7 +150,8 @@ mod tests {
     fn pages_of_other_sites_are_refused() {
         let local: IpAddr = "127.0.0.1".parse().unwrap();
         let asks = |pairs: &[(&'static str, &str)]| security().same_site(&headers(pairs), local).is_ok();
-        for host in ["127.0.0.1:4646", "127.0.0.1", "localhost:4646", "LOCALHOST", "box.example:4646"] {
+        let advertised = ["box.example:4646", "203.0.113.5:4646"];
+        for host in ["127.0.0.1:4646", "127.0.0.1", "localhost:4646", "LOCALHOST"].into_iter().chain(advertised) {
             assert!(asks(&[("host", host)]), "{host}");
         }
         for host in ["evil.example", "127.0.0.1.evil.example", "10.0.0.1:4646", "localhost.evil", "", "[::1]:4646"] {

@@ -12,7 +12,7 @@ use crate::agent::state::{Event, EventBatch, Object, State, StateError, Topic};
 use crate::http::stream::stream;
 use crate::spec::json::json;
 
-/// Interval of heartbeats on an idle stream.
+/// Interval of heartbeats on a stream.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
 /// A topic that was subscribed to.
@@ -56,15 +56,18 @@ pub(super) async fn stream_events(call: Call) -> Result<Answer, Refusal> {
             let may = tokens || event.topic != Topic::AclToken;
             named && may && wanted.iter().any(|wanted| wanted.fits(event))
         };
+        // Also while there are events, of which none fits.
+        let mut heartbeat = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
         loop {
             let next = tokio::select! {
-                next = tokio::time::timeout(HEARTBEAT, events.next()) => next,
+                next = events.next() => Some(next),
+                _ = heartbeat.tick() => None,
                 () = process.clone().ends() => return,
             };
             let line = match next {
-                Err(_) => "{}\n".to_owned(),
-                Ok(Err(behind)) => return out.fail(std::io::Error::other(behind)).await,
-                Ok(Ok(batch)) => match told(&state, &batch, fits) {
+                None => "{}\n".to_owned(),
+                Some(Err(behind)) => return out.fail(std::io::Error::other(behind)).await,
+                Some(Ok(batch)) => match told(&state, &batch, fits) {
                     Ok(Some(value)) => format!("{value}\n"),
                     Ok(None) => continue,
                     Err(error) => return out.fail(std::io::Error::other(error)).await,

@@ -33,6 +33,8 @@ const MESSAGE: usize = 128 << 10;
 const READ: usize = 8 << 10;
 /// Interval of pings on an idle socket.
 const PING: Duration = Duration::from_secs(10);
+/// A client that is silent for longer has vanished: its machine was suspended, or a firewall has forgotten the connection.
+const SILENCE: Duration = Duration::from_secs(25);
 /// Timeout for the client's first message in sessions that begin with a handshake.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// How long a client may leave a message unread: its user may be in a pager.
@@ -187,13 +189,19 @@ async fn session(socket: &mut WebSocket, requests: Requests, mut responses: Exec
     let mut pending: Option<ExecTaskStreamingRequest> = None;
     let mut ping = tokio::time::interval(PING);
     ping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // A client that is there answers pings, or sends heartbeats; one whose messages are not read cannot be told from a silent one.
+    let mut heard = Instant::now();
     loop {
         let place = async { if pending.is_some() { requests.reserve().await } else { std::future::pending().await } };
         tokio::select! {
             response = responses.next() => match response {
                 Some(Ok(response)) => {
+                    let began = Instant::now();
                     if tell(socket, &response).await.is_err() {
                         return Ok(Ended::Client);
+                    }
+                    if began.elapsed() > PING {
+                        heard = Instant::now();
                     }
                     if response.exited {
                         return Ok(Ended::Command);
@@ -204,18 +212,23 @@ async fn session(socket: &mut WebSocket, requests: Requests, mut responses: Exec
             },
             place = place => if let Ok(place) = place {
                 if let Some(request) = pending.take() { place.send(Ok(request)); }
+                heard = Instant::now();
             } else {
                 // The session accepts no more input; its output may continue.
                 (takes, pending) = (false, None);
             },
-            message = socket.recv(), if pending.is_none() => match message {
-                Some(Ok(Message::Text(text))) => pending = request(text.as_bytes())?.filter(|_| takes),
-                Some(Ok(Message::Binary(bytes))) => pending = request(&bytes)?.filter(|_| takes),
-                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                Some(Ok(Message::Close(_)) | Err(_)) | None => return Ok(Ended::Client),
-            },
+            message = socket.recv(), if pending.is_none() => {
+                heard = Instant::now();
+                match message {
+                    Some(Ok(Message::Text(text))) => pending = request(text.as_bytes())?.filter(|_| takes),
+                    Some(Ok(Message::Binary(bytes))) => pending = request(&bytes)?.filter(|_| takes),
+                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => return Ok(Ended::Client),
+                }
+            }
             _ = ping.tick() => {
-                if send(socket, Message::Ping(Vec::new().into())).await.is_err() {
+                let is_gone = pending.is_none() && heard.elapsed() > SILENCE;
+                if is_gone || send(socket, Message::Ping(Vec::new().into())).await.is_err() {
                     return Ok(Ended::Client);
                 }
             }

@@ -283,9 +283,10 @@ impl Handler for Answers {
     }
 }
 
-/// Runs the handler. A write continues when its client disconnects, so that the follow-up steps of a change are not lost.
+/// Runs the handler. A write continues when its client disconnects, so that the follow-up steps of a change are not lost; what only
+/// reads ends, or a client could leave behind any number of them.
 async fn run(route: Route, call: Call) -> Result<Answer, Refusal> {
-    if route.verb == Verb::Get {
+    if route.verb == Verb::Get || route.role == Role::Read {
         return (route.run)(call).await;
     }
     crate::sys::task::spawn((route.run)(call))

@@ -13,7 +13,7 @@ use crate::spec::IntoMap as _;
 use crate::spec::json;
 use crate::spec::json::json;
 
-/// Limits concurrent evaluations of job files: each may take a second of CPU time.
+/// Limits concurrent evaluations of job files: each may take a second of CPU time, also when its client has gone.
 static PARSES: Semaphore = Semaphore::const_new(2);
 
 /// `PUT /v1/jobs/parse`: the submitted text cannot read this machine's files or environment.
@@ -27,8 +27,9 @@ pub(super) async fn parse(mut call: Call) -> Result<Answer, Refusal> {
         return Err(Refusal::bad("HCLv1 job files are not read; write them as HCL2"));
     }
     let (variables, canonicalize) = (input.text("Variables")?, input.switch("Canonicalize")?);
-    let _place = PARSES.acquire().await.map_err(|e| Refusal::failed(e.to_string()))?;
+    let place = PARSES.acquire().await.map_err(|e| Refusal::failed(e.to_string()))?;
     let parsed = crate::sys::task::spawn_blocking(move || {
+        let _place = place;
         let job = jobspec::parse_sent(&text, &variables).map(Value::Object)?;
         if canonicalize { jobspec::with_defaults(&job).map(Value::Object) } else { Ok(job) }
     });

@@ -55,10 +55,10 @@ pub(super) const TABLE: &[Route] = &table! {
     Get "/v1/job/{id*}/actions" Read Served SMALL job::actions: "its tasks' actions";
     Get "/v1/job/{id*}/action" Manage Served SMALL exec::action: "runs an action of a task (WebSocket)";
     Put "/v1/job/{id*}/plan" Read Served JOB parse::plan: "what registering a job would do";
-    Put "/v1/job/{id*}/evaluate" Submit Served SMALL job::evaluate: "decides about a job anew";
+    Put "/v1/job/{id*}/evaluate" Submit Served SMALL job::evaluate: "creates an evaluation";
     Put "/v1/job/{id*}/dispatch" Submit Served JOB job::dispatch: "starts a parameterized job";
     Put "/v1/job/{id*}/revert" Submit Served SMALL versions::revert: "brings a version back";
-    Put "/v1/job/{id*}/stable" Submit Served SMALL versions::stable: "says that a version is stable";
+    Put "/v1/job/{id*}/stable" Manage Served SMALL versions::stable: "says that a version is stable";
     Put "/v1/job/{id*}/periodic/force" Submit Served SMALL job::periodic_force: "starts a periodic job now";
     Get "/v1/job/{id*}/scale" Read Served SMALL scaling::status: "how many allocations its groups have";
     Put "/v1/job/{id*}/scale" Submit Served SMALL scaling::scale: "changes how many a group has";
@@ -75,8 +75,8 @@ pub(super) const TABLE: &[Route] = &table! {
     Get "/v1/deployment/{id}" Read Served SMALL deployments::info: "a deployment";
     Get "/v1/deployment/allocations/{id}" Read Served SMALL deployments::allocations: "its allocations";
     Put "/v1/deployment/promote/{id}" Submit Served SMALL deployments::promote: "its canaries take over";
-    Put "/v1/deployment/fail/{id}" Submit Served SMALL deployments::fail: "gives it up";
-    Put "/v1/deployment/pause/{id}" Submit Served SMALL deployments::pause: "halts it or goes on with it";
+    Put "/v1/deployment/fail/{id}" Submit Served SMALL deployments::fail: "marks it as failed";
+    Put "/v1/deployment/pause/{id}" Submit Served SMALL deployments::pause: "pauses or resumes it";
     Put "/v1/deployment/allocation-health/{id}" Submit Served SMALL deployments::health: "says which allocations are healthy";
     Put "/v1/deployment/unblock/{id}" Submit Refused SMALL fixed::one_region: "there is one region";
     Get "/v1/nodes" Read Served SMALL nodes::list: "the node, in a list";

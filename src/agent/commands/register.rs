@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
 
 use super::{CommandError, Commands, Planned, Register, Registered, Validated};
 use crate::agent::core::{Core, evaluation, new_id, now};
@@ -17,6 +18,9 @@ use crate::agent::worker;
 use crate::jobspec;
 use crate::spec::Job;
 use crate::spec::collections::BTreeMap;
+
+/// Limits concurrent plans: each may take a second of CPU time, also when nobody waits for it any more.
+static PLANS: Semaphore = Semaphore::const_new(2);
 
 /// A job that was parsed and can be stored.
 struct Prepared {
@@ -159,7 +163,12 @@ impl Commands {
     /// As [`Commands::register`].
     pub async fn plan(&self, given: Map<String, Value>) -> Result<Planned, CommandError> {
         let core = Arc::clone(&self.core);
-        let planned = crate::sys::task::spawn_blocking(move || plan(&core, given)).await;
+        let place = PLANS.acquire().await.map_err(|error| CommandError::failed("cannot plan the job", error))?;
+        let planned = crate::sys::task::spawn_blocking(move || {
+            let _place = place;
+            plan(&core, given)
+        })
+        .await;
         planned.map_err(|error| CommandError::failed("cannot plan the job", error))?
     }
 
