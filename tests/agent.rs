@@ -969,6 +969,32 @@ fn ten_thousand_connections_take_little_of_the_agent_and_nothing_of_its_tasks() 
     agent.wind_up();
 }
 
+/// N8: who follows the agent's log gets the level that was asked for, whatever the agent itself writes.
+#[test]
+fn n8_the_log_is_followed_at_a_level_of_its_own() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let mut follower = UnixStream::connect(socket(&world)).unwrap();
+    follower.set_read_timeout(Some(seconds(60))).unwrap();
+    follower.write_all(b"GET /v1/agent/monitor?log_level=debug&plain=true HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut follower = std::io::BufReader::new(follower);
+    let mut line = String::new();
+    while line != "\r\n" {
+        line.clear();
+        assert_ne!(follower.read_line(&mut line).unwrap(), 0);
+    }
+    // What the agent says of it at its own level is nothing.
+    UnixStream::connect(socket(&world)).unwrap().write_all(b"nonsense\r\n\r\n").unwrap();
+    while !line.contains("[DEBUG]") {
+        line.clear();
+        assert_ne!(follower.read_line(&mut line).unwrap(), 0);
+    }
+    assert!(!agent.log().contains("[DEBUG]"), "{}", agent.log());
+    drop(follower);
+    agent.wind_up();
+}
+
 /// A4, P3: the agent's driver plugins run tasks, which outlive a killed agent with its plugins, and are found again.
 #[test]
 fn a4_tasks_of_a_driver_plugin_outlive_the_agent() {

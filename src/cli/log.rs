@@ -9,7 +9,7 @@ use tokio::sync::broadcast;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level};
 
-use crate::agent::api::LogLine;
+use crate::agent::api::{LogLine, followed_level};
 use crate::plugin::{Listener, listen};
 use crate::spec::escaped_lines;
 
@@ -25,7 +25,7 @@ const FOLLOWED: usize = 256;
 impl Listener for Lines {
     fn wants(&self, metadata: &tracing::Metadata<'_>) -> bool {
         // Messages of libraries are not meant for operators.
-        *metadata.level() <= least() && metadata.target().starts_with(env!("CARGO_PKG_NAME"))
+        *metadata.level() <= followed_level().map_or(least(), |level| level.max(least())) && metadata.target().starts_with(env!("CARGO_PKG_NAME"))
     }
 
     fn hear(&self, event: &Event<'_>) {
@@ -35,8 +35,10 @@ impl Listener for Lines {
         let level = event.metadata().level();
         let line = format!("{time} [{level}] {}{}", said.message, said.fields);
         let line = format!("{}\n", escaped_lines(&line).replace('\n', "\\n"));
-        // The reader of stderr may be gone, which must not affect a task.
-        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+        if *level <= least() {
+            // The reader of stderr may be gone, which must not affect a task.
+            let _ = std::io::stderr().lock().write_all(line.as_bytes());
+        }
         if self.followed.receiver_count() > 0 {
             let _ = self.followed.send(LogLine { level: *level, text: line.into() });
         }

@@ -1,11 +1,13 @@
 //! Connections of a listener: how many, how long, and how they end.
 
 use crate::sys;
+use crate::sys::lock::lock;
 use crate::sys::task::boxed;
 use std::future::Future;
 use std::io;
+use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -25,6 +27,8 @@ const FIRST_REQUEST: Duration = Duration::from_millis(500);
 pub struct Limits {
     /// Connections at once; further ones wait in the kernel's queue.
     pub connections: usize,
+    /// Connections at once of one address or user, less than all of them: a further one is closed. Not for root and this user.
+    pub per_peer: usize,
     /// Bytes of a request's line and headers.
     pub header_bytes: usize,
     /// How long a client may take for them, also for those of the next request of a connection that is kept open.
@@ -39,6 +43,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections: 512,
+            per_peer: 100,
             header_bytes: 64 * 1024,
             header_time: Duration::from_secs(30),
             handshake: Duration::from_secs(10),
@@ -60,6 +65,7 @@ pub trait Handler: Send + Sync + 'static {
 /// cut. An accept that fails for want of descriptors or memory is tried again when a connection has ended, or after a second.
 pub async fn serve(listener: Listener, handler: Arc<dyn Handler>, limits: Limits, mut stop: watch::Receiver<bool>) {
     let places = Arc::new(Semaphore::new(limits.connections));
+    let peers = Peers::default();
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -70,10 +76,14 @@ pub async fn serve(listener: Listener, handler: Arc<dyn Handler>, limits: Limits
         };
         match accepted {
             Ok((stream, place)) => {
+                let Some(counted) = peers.count(stream.peer(), limits.per_peer) else {
+                    tracing::debug!("{:?}: it has too many connections", stream.peer());
+                    continue;
+                };
                 let connection = connection(stream, handler.clone(), limits, stop.clone());
                 connections.spawn(boxed(async move {
                     connection.await;
-                    drop(place);
+                    drop((place, counted));
                 }));
             }
             Err(e) => {
@@ -103,6 +113,67 @@ fn of_one_connection(error: &io::Error) -> bool {
 enum Stream {
     Unix(tokio::net::UnixStream, Peer),
     Tcp(tokio::net::TcpStream, Option<tokio_rustls::TlsAcceptor>, Peer),
+}
+
+impl Stream {
+    const fn peer(&self) -> Peer {
+        match self {
+            Stream::Unix(_, peer) | Stream::Tcp(_, _, peer) => *peer,
+        }
+    }
+}
+
+/// Whose connections are counted together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Who {
+    /// An address; of IPv6 the network, which one machine may have all of.
+    Address(IpAddr),
+    User(u32),
+}
+
+impl Who {
+    /// `None` for those without a limit.
+    fn of(peer: Peer) -> Option<Who> {
+        match peer {
+            Peer::Unix { uid, .. } => (uid != 0 && uid != rustix::process::geteuid().as_raw()).then_some(Who::User(uid)),
+            Peer::Tcp { address, .. } => Some(Who::Address(match address.ip().to_canonical() {
+                IpAddr::V6(ip) => Ipv6Addr::from_bits((ip.to_bits() >> 64) << 64).into(),
+                ip => ip,
+            })),
+        }
+    }
+}
+
+/// Those who are connected, once for each connection.
+#[derive(Debug, Default, Clone)]
+struct Peers(Arc<Mutex<Vec<Who>>>);
+
+/// A connection that is counted.
+#[derive(Debug)]
+struct Counted(Peers, Option<Who>);
+
+impl Peers {
+    /// Counts one more, if it may be.
+    fn count(&self, peer: Peer, most: usize) -> Option<Counted> {
+        let who = Who::of(peer);
+        if let Some(who) = who {
+            let mut all = lock(&self.0);
+            if all.iter().filter(|one| **one == who).count() >= most {
+                return None;
+            }
+            all.push(who);
+        }
+        Some(Counted(self.clone(), who))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut all = lock(&self.0.0);
+        if let Some(at) = all.iter().position(|one| Some(*one) == self.1) {
+            all.swap_remove(at);
+        }
+    }
 }
 
 type Place = tokio::sync::OwnedSemaphorePermit;

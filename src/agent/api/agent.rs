@@ -1,11 +1,14 @@
 //! The agent itself: what it is, whether it works, what it says.
 
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
+use tracing::Level;
 
 use super::Call;
 use super::answer::{Answer, Refusal};
@@ -13,6 +16,7 @@ use super::{Api, LogLine, files};
 use crate::agent::model::ClientStatus;
 use crate::http::stream::stream;
 use crate::spec::json::json;
+use crate::sys::lock::lock;
 
 /// The address reported for the single server. Nothing listens there, because there is no second server to talk to.
 pub(super) const SERVER: &str = "127.0.0.1:4647";
@@ -146,20 +150,53 @@ pub(super) async fn host(call: Call) -> Result<Answer, Refusal> {
     Ok(Answer::of(value))
 }
 
+/// The levels of those who follow the log.
+static FOLLOWED: Mutex<Vec<Level>> = Mutex::new(Vec::new());
+
+/// The most verbose level of those who follow the log: such lines are needed although the agent itself does not write them.
+pub fn followed_level() -> Option<Level> {
+    lock(&FOLLOWED).iter().max().copied()
+}
+
+/// Somebody follows the log at this level.
+struct Follower(Level);
+
+impl Follower {
+    fn begin(level: Level) -> Follower {
+        lock(&FOLLOWED).push(level);
+        // What was not enabled before is asked again.
+        tracing::callsite::rebuild_interest_cache();
+        Follower(level)
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let mut all = lock(&FOLLOWED);
+        if let Some(at) = all.iter().position(|level| *level == self.0) {
+            all.swap_remove(at);
+        }
+        drop(all);
+        tracing::callsite::rebuild_interest_cache();
+    }
+}
+
 /// The agent's log from now on: frames, or lines where `plain` says so.
 pub(super) async fn monitor(call: Call) -> Result<Answer, Refusal> {
     let wanted = call.query.text("log_level").unwrap_or("info").to_ascii_lowercase();
     let level = match wanted.as_str() {
-        "trace" => tracing::Level::TRACE,
-        "debug" => tracing::Level::DEBUG,
-        "info" => tracing::Level::INFO,
-        "warn" => tracing::Level::WARN,
-        "error" => tracing::Level::ERROR,
+        "trace" => Level::TRACE,
+        "debug" => Level::DEBUG,
+        "info" => Level::INFO,
+        "warn" => Level::WARN,
+        "error" => Level::ERROR,
         _ => return Err(Refusal::bad(format!("Unknown log level: {wanted}"))),
     };
     let (json_lines, plain) = (call.switch("log_json")?, call.switch("plain")?);
     let (mut lines, process) = (call.api.log.subscribe(), call.api.process.clone());
+    let follower = Follower::begin(level);
     let body = stream(move |out| async move {
+        let _follower = follower;
         // Also while there are lines, of which none is of that level.
         let mut heartbeat = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
         loop {

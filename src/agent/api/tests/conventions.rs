@@ -373,7 +373,7 @@ async fn metrics_name_allocations_and_what_only_grows_is_a_counter() {
     let memory = of("Gauges", "nomad.client.allocs.memory.allocated");
     assert_eq!((&memory["Labels"]["alloc_id"], &memory["Labels"]["task"]), (&json!(id), &json!("t")));
     assert_eq!(memory["Value"].as_f64(), Some(f64::from(32 << 20)));
-    assert_eq!(of("Counters", "nomad.client.allocs.restart")["Count"].as_f64(), Some(0.0));
+    assert_eq!(of("Counters", "nomad.client.allocs.restart")["Count"].as_u64(), Some(0));
     assert_eq!(of("Gauges", "nomad.client.unallocated.cpu")["Labels"]["node_status"], "ready");
     let text = world.get("/v1/metrics?format=prometheus").await.text();
     assert!(text.contains("# TYPE nomad_client_allocs_restart counter\n"), "{text}");

@@ -18,7 +18,7 @@ fn page() -> String {
         \x20 needs a token (`X-Nomad-Token` or `Authorization: Bearer`). `read` is part of `submit`, and `submit` of `manage`, which is equal\n\
         \x20 to root. `submit` registers and starts jobs of the drivers that the configuration lists (`exec` and `java` if it lists none),\n\
         \x20 which run at `isolation = \"strict\"` as `nobody`, with artifacts from `https://` or `http://` and the host volumes that it lists.\n\
-        - served: from what there is. fixed: the same for every agent, as one machine has no more. 501: refused, with the reason.\n\n\
+        - `served`: from the current state. `fixed`: constant, as there is one server and one node. 501: refused, with the reason.\n\n\
         | method | path | role | answer | what |\n|---|---|---|---|---|\n"
         .to_owned();
     for route in TABLE {

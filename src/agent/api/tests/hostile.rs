@@ -7,6 +7,7 @@ use super::*;
 /// Few places, and little time.
 const TIGHT: Limits = Limits {
     connections: 8,
+    per_peer: 8,
     header_bytes: 64 * 1024,
     header_time: Duration::from_millis(300),
     handshake: Duration::from_secs(1),
@@ -78,6 +79,36 @@ async fn connections_that_say_nothing_or_little_are_closed_and_others_are_answer
         tokio::time::timeout(PATIENCE, drip).await.expect("one byte after the other keeps a connection").unwrap();
     }
     assert_eq!(world.json("/v1/allocations").await, before);
+}
+
+#[tokio::test]
+async fn one_address_does_not_take_all_connections() {
+    let world = World::with(Limits { per_peer: 3, ..Limits::default() }).await;
+    let token = world.token(Role::Read).await;
+    let connect = |from: &str| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+        socket.connect(world.tcp)
+    };
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(connect("127.0.0.2").await.unwrap());
+    }
+    assert_eq!(rest(&mut connect("127.0.0.2").await.unwrap()).await, "", "one too many");
+    let answer = world.over_tcp("GET", "/v1/jobs", &[("X-Nomad-Token", token.as_str())], "").await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    drop(held.pop());
+    let mut is_answered = false;
+    for _ in 0..100 {
+        let mut stream = connect("127.0.0.2").await.unwrap();
+        let asked = b"GET /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
+        is_answered = stream.write_all(asked).await.is_ok() && rest(&mut stream).await.starts_with("HTTP/1.1 403");
+        if is_answered {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(is_answered, "whose connection has ended may have another one");
 }
 
 #[tokio::test]
