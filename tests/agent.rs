@@ -969,6 +969,32 @@ fn ten_thousand_connections_take_little_of_the_agent_and_nothing_of_its_tasks() 
     agent.wind_up();
 }
 
+/// N8: the session of a client that has vanished, and answers no ping, ends within half a minute, with its process.
+#[test]
+fn n8_the_session_of_a_vanished_client_ends() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    agent.register(&job("web", "service", WAITS, json!({})));
+    let alloc = agent.alloc("web", "running", "");
+    let mut client = UnixStream::connect(socket(&world)).unwrap();
+    client.set_read_timeout(Some(seconds(90))).unwrap();
+    let path = format!("/v1/client/allocation/{}/exec?task=t&tty=false", alloc["ID"].as_str().unwrap());
+    let head = format!(
+        "GET {path}&command=%5B%22sleep%22%2C%224711%22%5D HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n\
+         Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    );
+    client.write_all(head.as_bytes()).unwrap();
+    let is_it = |process: &procfs::process::Process| process.cmdline().is_ok_and(|words| words == ["sleep", "4711"]);
+    let sleeps = || procfs::process::all_processes().unwrap().flatten().any(|process| is_it(&process));
+    agent.until("the command runs", || sleeps().then_some(()));
+    let mut said = Vec::new();
+    client.read_to_end(&mut said).unwrap();
+    agent.until("the command has ended", || (!sleeps()).then_some(()));
+    agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
+    agent.wind_up();
+}
+
 /// N8: who follows the agent's log gets the level that was asked for, whatever the agent itself writes.
 #[test]
 fn n8_the_log_is_followed_at_a_level_of_its_own() {
