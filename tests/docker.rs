@@ -2241,7 +2241,8 @@ fn e1_a_run_with_containers_and_one_that_is_killed() {
             "job \"j\" {{\n  type = \"batch\"\n  group \"g\" {{\n    restart {{\n      attempts = 0\n      \
              mode = \"fail\"\n    }}\n    task \"web\" {{\n      driver = \"docker\"\n      config {{\n        \
              image = \"{IMAGE}\"\n        network_mode = \"none\"\n        command = \"/bin/sh\"\n        \
-             args = [\"-c\", \"{script}\"]\n      }}\n      resources {{\n        memory = 64\n      }}\n    }}\n  }}\n}}\n"
+             cpu_hard_limit = true\n        args = [\"-c\", \"{script}\"]\n      }}\n      resources {{\n        cpu = 500\n        \
+             memory = 64\n      }}\n    }}\n  }}\n}}\n"
         );
         std::fs::write(&path, text).unwrap();
         path
@@ -2263,6 +2264,11 @@ fn e1_a_run_with_containers_and_one_that_is_killed() {
     let file = job("echo up; sleep 1000").display().to_string();
     let mut run = agentbin(&["run", "--data-dir", &data, &file]).stdout(std::process::Stdio::null()).spawn().unwrap();
     block_on(eventually("the container runs", || !ours().is_empty()));
+    // Its part of the time of all cores, as of their speed.
+    let quota: f64 = engine().docker(&["inspect", "-f", "{{.HostConfig.CpuQuota}}", &ours()]).parse().unwrap();
+    let Compute { total_mhz, cores } = agentbin::alloc::compute();
+    let expected = (500.0 / total_mhz as f64).min(1.0) * 100_000.0 * f64::from(cores);
+    assert!((quota / expected - 1.0).abs() < 0.1, "{quota} {expected}");
     run.kill().unwrap();
     run.wait().unwrap();
     let allocs = || std::fs::read_dir(dir.path().join("data/alloc")).unwrap().flatten().map(|e| e.path());
