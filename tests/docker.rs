@@ -1146,14 +1146,15 @@ fn e1_registries_ask_for_credentials() {
         assert!(soft.contains("Failed to pull"), "{soft}");
 
         // A helper is a program in PATH, so this is a process of its own.
-        let helper = dir.path().join("docker-credential-tests");
         let text = "#!/bin/sh\n[ \"$1\" = get ] || exit 1\nread -r host || true\n\
+                    case $0 in *-none) echo credentials not found in native keychain; exit 1;; esac\n\
                     echo \"{\\\"ServerURL\\\":\\\"$host\\\",\\\"Username\\\":\\\"me\\\",\\\"Secret\\\":\\\"word\\\"}\"\n";
-        std::fs::write(&helper, text).unwrap();
-        std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o755)).unwrap();
+        for name in ["tests", "none"] {
+            let helper = dir.path().join(format!("docker-credential-{name}"));
+            std::fs::write(&helper, text).unwrap();
+            std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
         let (config, task) = (dir.path().join("plugin.hcl"), dir.path().join("task.hcl"));
-        let plugin = format!("endpoint = \"{}\"\nauth {{\n  helper = \"tests\"\n}}\n", engine().endpoint());
-        std::fs::write(&config, plugin).unwrap();
         let id = format!("{}/web/helped", world.alloc);
         let alloc_dir = world.alloc_dir().display().to_string();
         let text = format!(
@@ -1166,15 +1167,31 @@ fn e1_registries_ask_for_credentials() {
         let script = dir.path().join("script");
         let steps = format!("start {}\nwait {id}\ndestroy {id}\n", task.display());
         std::fs::write(&script, steps).unwrap();
-        let out = Command::new(agentbin)
-            .args(["plugin", "launch", agentbin, "driver", "docker", "--config", config.to_str().unwrap()])
-            .env("PATH", path)
-            .stdin(Stdio::from(std::fs::File::open(&script).unwrap()))
-            .output()
-            .unwrap();
-        let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-        assert!(out.status.success() && said.contains("\"exit_code\":0"), "{said}");
-        engine().docker(&["rmi", "-f", &image]);
+        let named_in = |name: &str, content: Value| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, content.to_string()).unwrap();
+            format!("config = \"{}\"", path.display())
+        };
+        let host = host.as_str();
+        // By the plugin's configuration; by the file for this registry, beside the empty entry that a login leaves; by the file for
+        // all registries.
+        for auth in [
+            "helper = \"tests\"".to_owned(),
+            named_in("one", json!({ "auths": { host: {} }, "credHelpers": { host: "tests" }, "credsStore": "other" })),
+            named_in("all", json!({ "credHelpers": { host: "none", "other.io": "other" }, "credsStore": "tests" })),
+        ] {
+            let plugin = format!("endpoint = \"{}\"\nauth {{\n  {auth}\n}}\n", engine().endpoint());
+            std::fs::write(&config, plugin).unwrap();
+            let out = Command::new(agentbin)
+                .args(["plugin", "launch", agentbin, "driver", "docker", "--config", config.to_str().unwrap()])
+                .env("PATH", &path)
+                .stdin(Stdio::from(std::fs::File::open(&script).unwrap()))
+                .output()
+                .unwrap();
+            let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+            assert!(out.status.success() && said.contains("\"exit_code\":0"), "{auth}: {said}");
+            engine().docker(&["rmi", "-f", &image]);
+        }
         world.assert_nothing_left().await;
     });
 }
