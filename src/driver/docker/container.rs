@@ -256,9 +256,9 @@ impl Builder<'_> {
         }
         let minimum = self.config.policy.minimum;
         host.pids_limit = Some(match (read.pids_limit, most) {
-            (0, 0) if minimum.is_some() => i64::try_from(PIDS).unwrap_or(i64::MAX),
-            (0, 0) => -1,
-            (0, most) => most,
+            (..=0, 1..) => most,
+            (0, _) if minimum.is_some() => i64::try_from(PIDS).unwrap_or(i64::MAX),
+            (0, _) => -1,
             (own, _) => own,
         });
         host.oom_score_adj = read.oom_score_adj.or(Some(self.config.oom_score_adj)).filter(|score| *score != 0);
@@ -1111,6 +1111,15 @@ mod tests {
         ] {
             let said = body(&config, &plugin).unwrap_err();
             assert!(said.contains(problem), "{said}");
+        }
+    }
+
+    /// `TestDockerDriver_PidsLimit`, `TestDockerDriver_PluginConfig_PidsLimit`.
+    #[test]
+    fn e1_a_job_does_not_lift_the_limit_of_the_plugin() {
+        for (own, most, expected) in [(-1, 77, 77), (0, 77, 77), (50, 77, 50), (50, 0, 50), (-1, 0, -1), (0, 0, -1)] {
+            let built = body(&json!({ "pids_limit": own }), &json!({ "pids_limit": most })).unwrap();
+            assert_eq!(built["HostConfig"]["PidsLimit"], json!(expected), "{own} {most}");
         }
     }
 
