@@ -513,9 +513,9 @@ impl Builder<'_> {
         host.log_config = Some(HostConfigLogConfig { typ: Some(driver.clone()), config });
     }
 
-    /// Host name and address for the hosts file of a group's network.
+    /// Host name and address for the hosts file of a group's network, if the container is in it.
     fn hosts(&self) -> Option<(&str, &str)> {
-        let network = self.task.network.as_ref()?;
+        let network = self.task.network.as_ref().filter(|_| self.read.network_mode.is_empty())?;
         let (hostname, address) = network.hosts.as_ref()?;
         (!hostname.is_empty()).then_some((hostname, address))
     }
@@ -1163,5 +1163,12 @@ mod tests {
         assert_eq!(mark(&given), before);
         given.env.clear();
         assert_ne!(mark(&given), before);
+        // In a network of its own choice a container has the engine's hosts file.
+        given.config.values.insert("network_mode".to_owned(), json!("bridge"));
+        let built = body_of(&given, &json!({})).unwrap();
+        let host = &built["HostConfig"];
+        assert_eq!((&host["NetworkMode"], &host["ExtraHosts"]), (&json!("bridge"), &json!(["h:1.2.3.4"])));
+        let mounts = host["Mounts"].as_array().unwrap();
+        assert!(mounts.iter().all(|mount| mount["Target"] != json!("/etc/hosts")), "{mounts:?}");
     }
 }
