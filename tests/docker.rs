@@ -1146,14 +1146,15 @@ fn e1_registries_ask_for_credentials() {
         assert!(soft.contains("Failed to pull"), "{soft}");
 
         // A helper is a program in PATH, so this is a process of its own.
-        let helper = dir.path().join("docker-credential-tests");
         let text = "#!/bin/sh\n[ \"$1\" = get ] || exit 1\nread -r host || true\n\
+                    case $0 in *-none) echo credentials not found in native keychain; exit 1;; esac\n\
                     echo \"{\\\"ServerURL\\\":\\\"$host\\\",\\\"Username\\\":\\\"me\\\",\\\"Secret\\\":\\\"word\\\"}\"\n";
-        std::fs::write(&helper, text).unwrap();
-        std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o755)).unwrap();
+        for name in ["tests", "none"] {
+            let helper = dir.path().join(format!("docker-credential-{name}"));
+            std::fs::write(&helper, text).unwrap();
+            std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
         let (config, task) = (dir.path().join("plugin.hcl"), dir.path().join("task.hcl"));
-        let plugin = format!("endpoint = \"{}\"\nauth {{\n  helper = \"tests\"\n}}\n", engine().endpoint());
-        std::fs::write(&config, plugin).unwrap();
         let id = format!("{}/web/helped", world.alloc);
         let alloc_dir = world.alloc_dir().display().to_string();
         let text = format!(
@@ -1166,15 +1167,31 @@ fn e1_registries_ask_for_credentials() {
         let script = dir.path().join("script");
         let steps = format!("start {}\nwait {id}\ndestroy {id}\n", task.display());
         std::fs::write(&script, steps).unwrap();
-        let out = Command::new(agentbin)
-            .args(["plugin", "launch", agentbin, "driver", "docker", "--config", config.to_str().unwrap()])
-            .env("PATH", path)
-            .stdin(Stdio::from(std::fs::File::open(&script).unwrap()))
-            .output()
-            .unwrap();
-        let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-        assert!(out.status.success() && said.contains("\"exit_code\":0"), "{said}");
-        engine().docker(&["rmi", "-f", &image]);
+        let named_in = |name: &str, content: Value| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, content.to_string()).unwrap();
+            format!("config = \"{}\"", path.display())
+        };
+        let host = host.as_str();
+        // By the plugin's configuration; by the file for this registry, beside the empty entry that a login leaves; by the file for
+        // all registries.
+        for auth in [
+            "helper = \"tests\"".to_owned(),
+            named_in("one", json!({ "auths": { host: {} }, "credHelpers": { host: "tests" }, "credsStore": "other" })),
+            named_in("all", json!({ "credHelpers": { host: "none", "other.io": "other" }, "credsStore": "tests" })),
+        ] {
+            let plugin = format!("endpoint = \"{}\"\nauth {{\n  {auth}\n}}\n", engine().endpoint());
+            std::fs::write(&config, plugin).unwrap();
+            let out = Command::new(agentbin)
+                .args(["plugin", "launch", agentbin, "driver", "docker", "--config", config.to_str().unwrap()])
+                .env("PATH", &path)
+                .stdin(Stdio::from(std::fs::File::open(&script).unwrap()))
+                .output()
+                .unwrap();
+            let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+            assert!(out.status.success() && said.contains("\"exit_code\":0"), "{auth}: {said}");
+            engine().docker(&["rmi", "-f", &image]);
+        }
         world.assert_nothing_left().await;
     });
 }
@@ -2241,7 +2258,8 @@ fn e1_a_run_with_containers_and_one_that_is_killed() {
             "job \"j\" {{\n  type = \"batch\"\n  group \"g\" {{\n    restart {{\n      attempts = 0\n      \
              mode = \"fail\"\n    }}\n    task \"web\" {{\n      driver = \"docker\"\n      config {{\n        \
              image = \"{IMAGE}\"\n        network_mode = \"none\"\n        command = \"/bin/sh\"\n        \
-             args = [\"-c\", \"{script}\"]\n      }}\n      resources {{\n        memory = 64\n      }}\n    }}\n  }}\n}}\n"
+             cpu_hard_limit = true\n        args = [\"-c\", \"{script}\"]\n      }}\n      resources {{\n        cpu = 500\n        \
+             memory = 64\n      }}\n    }}\n  }}\n}}\n"
         );
         std::fs::write(&path, text).unwrap();
         path
@@ -2263,6 +2281,11 @@ fn e1_a_run_with_containers_and_one_that_is_killed() {
     let file = job("echo up; sleep 1000").display().to_string();
     let mut run = agentbin(&["run", "--data-dir", &data, &file]).stdout(std::process::Stdio::null()).spawn().unwrap();
     block_on(eventually("the container runs", || !ours().is_empty()));
+    // Its part of the time of all cores, as of their speed.
+    let quota: f64 = engine().docker(&["inspect", "-f", "{{.HostConfig.CpuQuota}}", &ours()]).parse().unwrap();
+    let Compute { total_mhz, cores } = agentbin::alloc::compute();
+    let expected = (500.0 / total_mhz as f64).min(1.0) * 100_000.0 * f64::from(cores);
+    assert!((quota / expected - 1.0).abs() < 0.1, "{quota} {expected}");
     run.kill().unwrap();
     run.wait().unwrap();
     let allocs = || std::fs::read_dir(dir.path().join("data/alloc")).unwrap().flatten().map(|e| e.path());

@@ -162,6 +162,7 @@ fn j3_ports_of_containers_answer_from_outside() {
     old_forms_lead_to_the_same(&ports);
     a_port_is_on_the_network_that_it_names(&ports);
     a_static_port_is_one_runs(&ports);
+    a_container_has_the_mac_address_of_its_task(&ports);
     ports.world.assert_clean();
 }
 
@@ -274,5 +275,14 @@ fn a_static_port_is_one_runs(ports: &Ports) {
     let holder = "8379 is not free: job \"example\", group \"cache\" has it (allocation ";
     assert!(out.stderr.contains(holder), "{out:?}");
     assert!(out.stderr.contains(&format!("agentbin with pid {})", run.child.id())), "{out:?}");
+    ports.stop(run);
+}
+
+fn a_container_has_the_mac_address_of_its_task(ports: &Ports) {
+    let text = SHORT.replace("auth_soft_fail = true", "mac_address = \"02:42:00:00:00:07\"");
+    let run = ports.start(&text, &[]);
+    let id = ports.engine.docker(&["ps", "-q"]);
+    let format = "{{range .NetworkSettings.Networks}}{{.MacAddress}}{{end}}";
+    assert_eq!(ports.engine.docker(&["inspect", "-f", format, &id]), "02:42:00:00:00:07");
     ports.stop(run);
 }

@@ -148,6 +148,11 @@ impl TaskEnv {
         &self.vars
     }
 
+    /// The machine.
+    pub(super) fn node(&self) -> &Node {
+        &self.node
+    }
+
     /// Most bytes that one template may add to the task's variables.
     #[must_use]
     pub const fn most(&self) -> usize {

@@ -552,6 +552,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn e1_a_driver_knows_the_share_of_the_machine_and_whose_task_it_is() {
+        let world = world(&[("web", &[Act::Exit(SECOND, 0)])]);
+        let mut job = fake::job(vec![task("web")]);
+        "a/b/dispatch-1-2".clone_into(&mut job.id);
+        let (result, _) = world.run(job).await;
+        assert_eq!(result.status, AllocStatus::Complete);
+        let config = world.driver.configs().remove(0);
+        let share = (100.0 / crate::alloc::compute().total_mhz as f64).min(1.0);
+        assert!((config.percent_ticks / share - 1.0).abs() < 0.1, "{} {share}", config.percent_ticks);
+        assert_eq!((config.node_id, config.node_name), (world.machine.node.id.clone(), "here".to_owned()));
+        assert_eq!((&*config.job_id, &*config.parent_job_id), ("a/b/dispatch-1-2", "a/b"));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn lifecycle_tasks_run_in_nomads_order() {
         use LifecycleHook::{Poststart, Poststop, Prestart};
         let world = world(&[

@@ -32,6 +32,7 @@ use super::shared::{Shared, leaving, random, stop_at_least};
 use super::state::{Counted, Phase, Rendered, Started, State, Why};
 use super::text::go_duration;
 use super::users::Runs;
+use super::values::parent_of;
 use crate::cgroup::{self, Cores, Cpusets};
 use crate::driver::{Driver, DriverError, DriverNetwork, TaskConfig, TaskHandle};
 use crate::executor::Compute;
@@ -357,6 +358,8 @@ impl TaskRunner {
         let driver = Arc::clone(&self.driver);
         let _events = self.pass_on_events(&config.id);
         let placed = self.place(&mut config);
+        // The whole machine where its compute is not known.
+        config.percent_ticks = (config.resources.cpu_shares as f64 / compute().total_mhz as f64).min(1.0);
         let (started, given_up) = match placed {
             Ok(()) => self.start(&*driver, &config).await,
             Err(error) => (Err(error), false),
@@ -677,13 +680,20 @@ impl TaskRunner {
         let variable = |name: &str| env.vars().get(name).cloned().unwrap_or_default();
         let (ports, own) = (&self.shared.ports, Some(name));
         let of_task = ports.iter().filter(|port| port.task.as_ref() == own);
+        let (job_id, node) = (variable("NOMAD_JOB_ID"), env.node());
+        // All runs of this machine have the same id. A plugin, which each run has for itself, would take it for its own and remove
+        // the containers of the other runs.
+        let node_id = if self.driver.is_external() { String::new() } else { node.id.clone() };
         Ok(TaskConfig {
             id: format!("{}/{name}/{}", self.shared.alloc, &unique[..8]),
             name: name.clone(),
             group: self.shared.group.clone(),
-            job_id: variable("NOMAD_JOB_ID"),
+            parent_job_id: parent_of(&job_id).unwrap_or_default().to_owned(),
+            job_id,
             job_name: variable("NOMAD_JOB_NAME"),
             namespace: variable("NOMAD_NAMESPACE"),
+            node_name: node.name.clone(),
+            node_id,
             alloc_id: self.shared.alloc.to_string(),
             config: env.interpolate_config(&self.task.config)?,
             env: env.vars().clone(),

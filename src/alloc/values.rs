@@ -62,6 +62,12 @@ pub struct ValuesFile {
     asker: Option<Asker>,
 }
 
+/// The id of the job that a dispatched or periodic job is an instance of.
+pub(super) fn parent_of(job_id: &str) -> Option<&str> {
+    let split = ["/dispatch-", "/periodic-"].into_iter().find_map(|made| job_id.rsplit_once(made));
+    split.map(|(parent, _)| parent)
+}
+
 impl ValuesFile {
     /// Opens the file; it is read once, so that a mistake is reported before anything starts.
     ///
@@ -95,8 +101,7 @@ impl ValuesFile {
     #[must_use]
     pub(super) fn of_group(&self, job: &Job, group: &str) -> ValuesFile {
         // A dispatched or periodic job has the variables of its parent job.
-        let id = ["/dispatch-", "/periodic-"].into_iter().find_map(|made| job.id.rsplit_once(made));
-        let id = id.map_or(job.id.as_str(), |(parent, _)| parent);
+        let id = parent_of(&job.id).unwrap_or(&job.id);
         let names = ["nomad/jobs", id, group];
         let paths = (1..=names.len()).map(|n| names[..n].join("/")).collect();
         ValuesFile { asker: Some(Asker { namespace: job.namespace.clone(), paths }), ..self.clone() }

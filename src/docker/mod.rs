@@ -183,7 +183,13 @@ impl Engine {
     /// See [`EngineError`].
     pub async fn create(&self, name: &str, body: &models::ContainerCreateBody) -> Result<String, EngineError> {
         const WHAT: &str = "create the container";
-        let body = json::to_value(body).map_err(|e| EngineError::Endpoint(format!("{WHAT}: {e}")))?;
+        let mut body = json::to_value(body).map_err(|e| EngineError::Endpoint(format!("{WHAT}: {e}")))?;
+        // Engines before 25 (API 1.44) read the MAC address here and not in the network's settings; newer ones accept both.
+        let networks = body.pointer("/NetworkingConfig/EndpointsConfig").and_then(Value::as_object);
+        let mac = networks.into_iter().flatten().find_map(|(_, network)| network.get("MacAddress").cloned());
+        if let (Some(mac), Value::Object(body)) = (mac, &mut body) {
+            body.insert("MacAddress".to_owned(), mac);
+        }
         let ask = Ask::post("/containers/create").with("name", name).json(&body);
         call::id(WHAT, &self.ask(WHAT, self.deadlines.change, ask).await?)
     }

@@ -252,7 +252,7 @@ pub(super) enum Ended {
     Gone,
     /// The engine's log driver keeps no logs that can be read.
     Unreadable,
-    /// The files cannot be opened.
+    /// The container has ended, and the files cannot be opened.
     NoSink,
 }
 
@@ -271,12 +271,22 @@ pub(super) struct Collector {
 impl Collector {
     /// Runs to the end of the container's output. If the future is dropped before that, another collector can continue.
     pub(super) async fn run(mut self) -> Ended {
-        let mut sinks = match self.target.open().await {
-            Ok(sinks) => sinks,
-            Err(error) => {
-                tracing::error!(%error, "a container's output cannot be collected");
+        let mut pause = FIRST_PAUSE;
+        // The engine keeps the output meanwhile.
+        let mut sinks = loop {
+            match self.target.open().await {
+                Ok(sinks) => break sinks,
+                Err(error) if pause == FIRST_PAUSE => {
+                    tracing::error!(%error, "a container's output cannot be collected; this is tried again");
+                }
+                Err(_) => {}
+            }
+            let container = self.engine.inspect(&self.container).await;
+            if container.is_ok_and(|found| found.is_none_or(|found| !found.running && found.was_started)) {
                 return Ended::NoSink;
             }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         };
         self.held.clear();
         let (bookmark, mut cursor) = Bookmark::open(self.bookmark.as_deref(), &self.container);
@@ -536,11 +546,12 @@ mod tests {
         messages.iter().flat_map(frame).collect()
     }
 
-    /// An engine whose container has ended: its log, and what it sends to the first one who follows it.
+    /// An engine whose container has ended: its log, and what it sends to the first one who follows it. If there is no directory
+    /// `logs` yet, the engine makes it when it is first asked for the container, and says that the container runs.
     fn engine(dir: &Path, log: &[Said], followed: &[Said]) -> Engine {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let listener = tokio::net::UnixListener::bind(dir.join("sock")).unwrap();
-        let (log, mut followed) = (frames(log), Some(frames(followed)));
+        let (log, mut followed, logs) = (frames(log), Some(frames(followed)), dir.join("logs"));
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let mut request = vec![0; 16 * 1024];
@@ -549,7 +560,9 @@ mod tests {
                 let body = if target == "/_ping" {
                     b"OK".to_vec()
                 } else if target.ends_with("/json") {
-                    br#"{"Id":"0a","State":{"Running":false,"StartedAt":"2026-11-25T10:00:00Z","ExitCode":0}}"#.to_vec()
+                    let running = std::fs::create_dir(&logs).is_ok();
+                    let state = format!(r#"{{"Running":{running},"StartedAt":"2026-11-25T10:00:00Z","ExitCode":0}}"#);
+                    format!(r#"{{"Id":"0a","State":{state}}}"#).into_bytes()
                 } else if target.contains("follow=1") {
                     followed.take().unwrap_or_else(|| log.clone())
                 } else {
@@ -564,11 +577,15 @@ mod tests {
         Engine::new(&crate::docker::Endpoint::Unix(dir.join("sock")), deadlines).unwrap()
     }
 
-    /// What is collected of them.
-    async fn collected(log: &[Said], followed: &[Said]) -> (String, String) {
+    /// What is collected of them, in a directory that is there at once or later.
+    async fn collected(log: &[Said], followed: &[Said], at_once: bool) -> (String, String) {
         let dir = tempfile::tempdir().unwrap();
+        let logs_dir = dir.path().join("logs");
+        if at_once {
+            std::fs::create_dir(&logs_dir).unwrap();
+        }
         let logs = LogCollection {
-            dir: dir.path().to_owned(),
+            dir: logs_dir.clone(),
             stdout_file: "o".to_owned(),
             stderr_file: "e".to_owned(),
             max_files: 2,
@@ -584,8 +601,15 @@ mod tests {
             held: Vec::new(),
         };
         assert_eq!(collector.run().await, Ended::Complete);
-        let text = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        let text = |name: &str| std::fs::read_to_string(logs_dir.join(name)).unwrap();
         (text("o.0"), text("e.0"))
+    }
+
+    /// D3: files that cannot be opened when the container starts have its output later.
+    #[tokio::test]
+    async fn d3_files_are_opened_again_while_the_container_runs() {
+        let log = [(Channel::Stdout, 1, "first\n"), (Channel::Stderr, 2, "second\n")];
+        assert_eq!(collected(&log, &log, false).await, ("first\n".to_owned(), "second\n".to_owned()));
     }
 
     /// D3: an engine that rotates its log sends again what is in the new file, from any message on, to any one.
@@ -613,15 +637,15 @@ mod tests {
         for from in 0..log.len() {
             for to in from..log.len() {
                 let followed = [&log[..=to], &log[from..]].concat();
-                assert_eq!(collected(&log, &followed).await, expected, "{from} to {to} twice");
+                assert_eq!(collected(&log, &followed, true).await, expected, "{from} to {to} twice");
             }
         }
         // And again.
         let followed = [&log[..9], &log[2..9], &log[2..9], &log[2..]].concat();
-        assert_eq!(collected(&log, &followed).await, expected);
+        assert_eq!(collected(&log, &followed, true).await, expected);
         // The clock was set back: what comes then is new.
         let log = [(Stdout, 5, "before\n"), (Stdout, 3, "after\n"), (Stdout, 4, "more\n")];
-        assert!(collected(&log, &log).await.0.starts_with("before\nafter\nmore\n"));
+        assert!(collected(&log, &log, true).await.0.starts_with("before\nafter\nmore\n"));
     }
 
     /// The same for a piece that was written but not recorded as written, and for one that was written in part.

@@ -256,9 +256,9 @@ impl Builder<'_> {
         }
         let minimum = self.config.policy.minimum;
         host.pids_limit = Some(match (read.pids_limit, most) {
-            (0, 0) if minimum.is_some() => i64::try_from(PIDS).unwrap_or(i64::MAX),
-            (0, 0) => -1,
-            (0, most) => most,
+            (..=0, 1..) => most,
+            (0, _) if minimum.is_some() => i64::try_from(PIDS).unwrap_or(i64::MAX),
+            (0, _) => -1,
             (own, _) => own,
         });
         host.oom_score_adj = read.oom_score_adj.or(Some(self.config.oom_score_adj)).filter(|score| *score != 0);
@@ -513,9 +513,9 @@ impl Builder<'_> {
         host.log_config = Some(HostConfigLogConfig { typ: Some(driver.clone()), config });
     }
 
-    /// Host name and address for the hosts file of a group's network.
+    /// Host name and address for the hosts file of a group's network, if the container is in it.
     fn hosts(&self) -> Option<(&str, &str)> {
-        let network = self.task.network.as_ref()?;
+        let network = self.task.network.as_ref().filter(|_| self.read.network_mode.is_empty())?;
         let (hostname, address) = network.hosts.as_ref()?;
         (!hostname.is_empty()).then_some((hostname, address))
     }
@@ -1114,6 +1114,15 @@ mod tests {
         }
     }
 
+    /// `TestDockerDriver_PidsLimit`, `TestDockerDriver_PluginConfig_PidsLimit`.
+    #[test]
+    fn e1_a_job_does_not_lift_the_limit_of_the_plugin() {
+        for (own, most, expected) in [(-1, 77, 77), (0, 77, 77), (50, 77, 50), (50, 0, 50), (-1, 0, -1), (0, 0, -1)] {
+            let built = body(&json!({ "pids_limit": own }), &json!({ "pids_limit": most })).unwrap();
+            assert_eq!(built["HostConfig"]["PidsLimit"], json!(expected), "{own} {most}");
+        }
+    }
+
     #[test]
     fn e1_what_the_agent_gives_reaches_the_engine() {
         let dir = tempfile::tempdir().unwrap();
@@ -1154,5 +1163,12 @@ mod tests {
         assert_eq!(mark(&given), before);
         given.env.clear();
         assert_ne!(mark(&given), before);
+        // In a network of its own choice a container has the engine's hosts file.
+        given.config.values.insert("network_mode".to_owned(), json!("bridge"));
+        let built = body_of(&given, &json!({})).unwrap();
+        let host = &built["HostConfig"];
+        assert_eq!((&host["NetworkMode"], &host["ExtraHosts"]), (&json!("bridge"), &json!(["h:1.2.3.4"])));
+        let mounts = host["Mounts"].as_array().unwrap();
+        assert!(mounts.iter().all(|mount| mount["Target"] != json!("/etc/hosts")), "{mounts:?}");
     }
 }

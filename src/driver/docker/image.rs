@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base64::Engine as _;
+use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -28,6 +29,8 @@ const REMOVALS: u32 = 3;
 const REMOVAL_PAUSE: Duration = Duration::from_secs(3);
 /// Timeout of a credential helper.
 const HELPER: Duration = Duration::from_secs(30);
+/// Message of a credential helper that has no credentials for a registry.
+const NONE_FOUND: &str = "credentials not found in native keychain";
 
 /// The parts of an image's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -376,7 +379,8 @@ impl std::fmt::Display for Layers {
     }
 }
 
-/// The credentials: first the task's own, then those in the file, then those of the helper.
+/// The credentials: first the task's own, then those in the file and of the helpers that it names, then those of the configured
+/// helper.
 async fn credentials(config: &Config, auth: &Auth, reference: &Reference) -> Result<Option<Credentials>, String> {
     if !auth.username.is_empty() || !auth.password.is_empty() {
         return Ok(Some(Credentials {
@@ -388,26 +392,35 @@ async fn credentials(config: &Config, auth: &Auth, reference: &Reference) -> Res
     }
     let registry = reference.registry();
     if let Some(path) = &config.auth_file {
-        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        if let Some(found) = from_file(&text, registry).map_err(|e| format!("{}: {e}", path.display()))? {
+        let problem = |e: String| format!("{}: {e}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|e| problem(e.to_string()))?;
+        let file: Value = serde_json::from_str(&text).map_err(|e| problem(e.to_string()))?;
+        if let Some(found) = from_file(&file, registry).map_err(problem)? {
             return Ok(Some(found));
+        }
+        let helpers = [file.get("credHelpers").and_then(|helpers| helpers.get(registry)), file.get("credsStore")];
+        for helper in helpers.into_iter().flatten() {
+            if let Some(helper) = helper.as_str().filter(|helper| !helper.is_empty())
+                && let Some(found) = from_helper(helper, registry).await?
+            {
+                return Ok(Some(found));
+            }
         }
     }
     if config.auth_helper.is_empty() { Ok(None) } else { from_helper(&config.auth_helper, registry).await }
 }
 
-fn from_file(text: &str, registry: &str) -> Result<Option<Credentials>, String> {
-    let file: serde_json::Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+fn from_file(file: &Value, registry: &str) -> Result<Option<Credentials>, String> {
     let bare = |name: &str| {
         let name = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://")).unwrap_or(name);
         name.split('/').next().unwrap_or_default().to_owned()
     };
-    let auths = file.get("auths").and_then(serde_json::Value::as_object);
+    let auths = file.get("auths").and_then(Value::as_object);
     let entry = auths.and_then(|auths| {
         auths.get(registry).or_else(|| auths.iter().find(|(name, _)| bare(name) == bare(registry)).map(|(_, v)| v))
     });
     let Some(entry) = entry else { return Ok(None) };
-    let text = |key: &str| entry.get(key).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+    let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let mut found = Credentials {
         username: text("username"),
         password: text("password"),
@@ -445,10 +458,12 @@ async fn from_helper(helper: &str, registry: &str) -> Result<Option<Credentials>
     let output = output.map_err(|e| format!("{program}: {e}"))?;
     if !output.status.success() {
         // Helpers print their errors on stdout.
-        return Err(format!("{program}: {}", String::from_utf8_lossy(&output.stdout).trim()));
+        let said = String::from_utf8_lossy(&output.stdout);
+        let said = said.trim();
+        return if said == NONE_FOUND { Ok(None) } else { Err(format!("{program}: {said}")) };
     }
-    let said: serde_json::Value = serde_json::from_slice(&output.stdout).map_err(|e| format!("{program}: {e}"))?;
-    let text = |key: &str| said.get(key).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+    let said: Value = serde_json::from_slice(&output.stdout).map_err(|e| format!("{program}: {e}"))?;
+    let text = |key: &str| said.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (username, secret) = (text("Username"), text("Secret"));
     if username.is_empty() && secret.is_empty() {
         return Ok(None);
@@ -513,13 +528,13 @@ mod tests {
     fn e1_credentials_are_found_in_a_file() {
         let file = r#"{"auths": {"https://index.docker.io/v1/": {"auth": "dGVzdDoxMjM0"},
                        "quay.io": {"username": "u", "password": "p"}, "empty.io": {}}}"#;
-        let of = |registry: &str| from_file(file, registry).unwrap().map(|c| (c.username, c.password));
+        let read = |text: &str, registry: &str| from_file(&serde_json::from_str::<Value>(text).unwrap(), registry);
+        let of = |registry: &str| read(file, registry).unwrap().map(|c| (c.username, c.password));
         let pair = |a: &str, b: &str| Some((a.to_owned(), b.to_owned()));
         assert_eq!(of("https://index.docker.io/v1/"), pair("test", "1234"));
         assert_eq!(of("quay.io"), pair("u", "p"));
         assert_eq!(of("other.io"), None);
         assert_eq!(of("empty.io"), None);
-        assert!(from_file("{", "x").is_err());
-        assert!(from_file(r#"{"auths": {"x": {"auth": "?"}}}"#, "x").is_err());
+        assert!(read(r#"{"auths": {"x": {"auth": "?"}}}"#, "x").is_err());
     }
 }

@@ -661,14 +661,17 @@ impl Shared {
                 return Err(failed(format!("failed to inspect container {}: {error}", state.container), false));
             }
         };
-        // Nomad's own driver left a process that collects the output.
-        let own = state.agentbin.unwrap_or_else(|| Own {
-            name: container.name.clone(),
-            tty: container.tty,
-            image: container.image.clone(),
-            cgroup: format!("docker/{}", container.id),
-            ..Own::default()
-        });
+        let own = match state.agentbin {
+            Some(own) => own,
+            // Nomad's own driver left a process that collects the output, and the cgroup to the engine.
+            None => Own {
+                name: container.name.clone(),
+                tty: container.tty,
+                image: container.image.clone(),
+                cgroup: Shared::cgroup("", &self.info(&life).await.unwrap_or_default(), &container.id),
+                ..Own::default()
+            },
+        };
         self.images.adopt(&self.config(), &own.image, &task.id);
         let (target, leading) = (own.target(), self.leading(task, &own.cgroup));
         self.keep(task, &life, &container, own, target, Vec::new(), state.driver_network.map(DriverNetwork::from));
@@ -1165,6 +1168,44 @@ mod tests {
         );
         std::fs::write(parent.join("memory.events"), "low 0\nhigh 0\nmax 7\noom 4\noom_kill 3\n").unwrap();
         assert_eq!(oom_kills(&cgroups, "/nomad/a.web"), 3);
+    }
+
+    /// A container of Nomad's own driver is looked for in the cgroup that its engine gave it.
+    #[tokio::test]
+    async fn e1_the_cgroup_of_a_container_of_nomads_driver_is_its_engines_choice() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        for (cgroup_driver, expected) in [("systemd", "system.slice/docker-0a.scope"), ("cgroupfs", "docker/0a")] {
+            let dir = tempfile::tempdir().unwrap();
+            let listener = tokio::net::UnixListener::bind(dir.path().join("sock")).unwrap();
+            tokio::spawn(async move {
+                while let Ok((mut stream, _)) = listener.accept().await {
+                    let mut request = vec![0; 16 * 1024];
+                    let length = stream.read(&mut request).await.unwrap();
+                    let body = if String::from_utf8_lossy(&request[..length]).contains("/info ") {
+                        format!("{{\"CgroupDriver\":\"{cgroup_driver}\"}}")
+                    } else {
+                        r#"{"Id":"0a","State":{"Running":true,"StartedAt":"2026-11-25T10:00:00Z"}}"#.to_owned()
+                    };
+                    let length = body.len();
+                    let head = format!("HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nContent-Length: {length}\r\n\r\n");
+                    stream.write_all((head + &body).as_bytes()).await.unwrap();
+                }
+            });
+            let driver = DockerDriver::new(Settings {
+                cgroups: CgroupFs::v2(dir.path()).unwrap(),
+                compute: Compute::default(),
+                socket_dir: dir.path().to_owned(),
+                host: Host::OWN,
+            });
+            let mut config = DriverConfig::default();
+            config.values.insert("endpoint".into(), format!("unix://{}/sock", dir.path().display()).into());
+            driver.set_config(&config, None).unwrap();
+            let alloc_dir = dir.path().join("alloc");
+            let task = TaskConfig { id: "a/web/1".to_owned(), alloc_dir, ..TaskConfig::default() };
+            let state = State { container: "0a".to_owned(), ..State::default() };
+            driver.recover_task(&task, &state.to_bytes().unwrap()).await.unwrap();
+            assert_eq!(driver.0.task(&task.id).unwrap().own.cgroup, expected);
+        }
     }
 
     /// Who starts before the engine may is told to try again; a run says at once that there is none.
