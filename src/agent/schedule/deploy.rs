@@ -166,6 +166,10 @@ fn promote_groups(
     for name in groups {
         let Some(part) = deployment.task_groups.get_mut(name) else { continue };
         part.promoted = true;
+        // Nobody waited for progress before the promotion.
+        if part.progress_deadline.0 > 0 && part.require_progress_by.0.is_some() {
+            part.require_progress_by = Stamp(Some(input.now.plus(part.progress_deadline.duration())));
+        }
         for alloc in of_group(input, name).filter(|alloc| part.placed_canaries.contains(&alloc.id)) {
             let known = step.allocs.iter().position(|changed| changed.id == alloc.id);
             let at = known.unwrap_or_else(|| {

@@ -129,6 +129,25 @@ fn canaries_are_tried_beside_the_old_ones_until_somebody_promotes_them() {
 }
 
 #[test]
+fn what_follows_a_late_promotion_has_the_whole_progress_deadline() {
+    let mut world = World::new();
+    let base = with_update(job(2), |update| update.canary = 1);
+    world.register(&base);
+    world.settle();
+    world.register(&changed(&base, "1"));
+    world.settle();
+    world.now = world.now.plus(Duration::from_secs(700));
+    world.settle();
+    assert_eq!(world.deployment().0, "running");
+    promote(&mut world);
+    let deadline = world.deployments[1].task_groups["g"].require_progress_by.0;
+    assert_eq!(deadline, Some(world.now.plus(Duration::from_mins(10))));
+    world.settle();
+    assert_eq!(world.shown(), ["web.g[0] v1", "web.g[1] v1"]);
+    assert_eq!(world.deployment().0, "successful");
+}
+
+#[test]
 fn canaries_promote_themselves_where_the_job_says_so() {
     let mut world = World::new();
     let base = with_update(job(3), |update| (update.canary, update.auto_promote, update.max_parallel) = (2, true, 2));
