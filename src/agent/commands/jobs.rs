@@ -39,7 +39,7 @@ impl Commands {
                     }
                 }
             }
-            let is_parent = old.is_template();
+            let is_idle = old.is_template() && change.live_allocs_of_job(&key).next().is_none();
             let mut eval = core.evaluation_of(&old, Trigger::JobDeregister);
             let stopped = if how.purge {
                 change.delete_job(&key)?;
@@ -55,7 +55,7 @@ impl Commands {
             if how.eval_priority > 0 {
                 eval.priority = how.eval_priority;
             }
-            let eval = if is_parent { None } else { Some(put_eval(change, eval)?) };
+            let eval = if is_idle { None } else { Some(put_eval(change, eval)?) };
             Ok((stopped, eval))
         });
         let (index, (stopped, eval)) = made.await?;
