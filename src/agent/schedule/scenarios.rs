@@ -29,7 +29,7 @@ fn promote(world: &mut World) {
         deployment: &deployment,
         versions: &versions,
         allocs: &world.allocs,
-        is_system: false,
+        job: None,
         now: world.now,
     };
     let step = promote_deployment(&input, None).expect("its canaries are healthy");
@@ -178,6 +178,25 @@ fn a_deployment_without_progress_fails_and_brings_the_last_stable_version_back()
 }
 
 #[test]
+fn a_deployment_does_not_wait_for_what_its_policy_does_not_replace_any_more() {
+    let mut world = World::new();
+    let mut base = with_update(job(1), |update| update.auto_revert = true);
+    base.groups[0].scheduling.reschedule =
+        Some(Reschedule { interval: Duration::from_hours(1), ..Reschedule::of(JobType::Batch).expect("it has one") });
+    world.register(&base);
+    world.settle();
+    world.broken.insert(1);
+    world.register(&changed(&base, "bad"));
+    world.settle();
+    assert_eq!(world.deployment().0, "running", "it is tried once more");
+    world.now = world.now.plus(Duration::from_secs(5));
+    world.settle();
+    let expected = "Failed due to unhealthy allocations - rolling back to job version 0";
+    assert_eq!(world.deployments[1].status_description, expected);
+    assert_eq!(world.shown(), ["web.g[0] v2"]);
+}
+
+#[test]
 fn without_a_stable_version_or_with_the_same_one_nothing_is_rolled_back() {
     let mut world = World::new();
     let base = with_update(job(1), |update| (update.auto_revert, update.progress_deadline) = (true, Duration::ZERO));
@@ -208,7 +227,7 @@ fn deployments_are_paused_resumed_and_failed_by_somebody() {
     let step = |world: &World, f: &dyn Fn(&DeploymentInput<'_>) -> Result<super::DeploymentStep, String>| {
         let deployment = world.deployments.last().expect("there is one").clone();
         let (allocs, now) = (&world.allocs, world.now);
-        f(&DeploymentInput { deployment: &deployment, versions: &versions, allocs, is_system: false, now })
+        f(&DeploymentInput { deployment: &deployment, versions: &versions, allocs, job: None, now })
     };
     let paused = step(&world, &|input| pause_deployment(input, true)).unwrap();
     world.carry_out(paused);
