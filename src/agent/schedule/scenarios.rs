@@ -251,6 +251,31 @@ fn deployments_are_paused_resumed_and_failed_by_somebody() {
 }
 
 #[test]
+fn what_failed_of_the_old_version_is_replaced_while_the_deployment_is_paused() {
+    let mut world = World::new();
+    let mut base = job(2);
+    base.groups[0].scheduling.reschedule.as_mut().expect("a service").delay = Duration::ZERO;
+    world.register(&base);
+    world.settle();
+    world.register(&changed(&base, "1"));
+    let (versions, deployment) = (versions(&world), world.deployments[1].clone());
+    let (allocs, now) = (&world.allocs, world.now);
+    let input = DeploymentInput { deployment: &deployment, versions: &versions, allocs, job: None, now };
+    let paused = pause_deployment(&input, true).expect("it runs");
+    world.carry_out(paused);
+    world.settle();
+    let is_old = |alloc: &crate::agent::model::Allocation| alloc.job_version == 0 && !alloc.is_terminal();
+    let at = world.allocs.iter().position(is_old).expect("one is left");
+    end(&mut world.allocs[at], ClientStatus::Failed, now);
+    world.evaluate(Trigger::AllocFailure);
+    assert_eq!(world.shown(), ["web.g[0] v1", "web.g[1] v0"]);
+    let new = world.allocs.last().expect("there is another one");
+    assert_eq!((new.job_version, &new.id), (0, &world.allocs[at].next_allocation));
+    world.settle();
+    assert_eq!(world.deployment().0, "paused");
+}
+
+#[test]
 fn what_failed_is_replaced_later_by_an_evaluation_of_its_own() {
     let mut world = World::new();
     let mut base = of_kind(JobType::Batch, 1);
