@@ -333,6 +333,25 @@ async fn a_clock_s_job_is_started_by_hand_and_by_its_clock() {
 }
 
 #[tokio::test]
+async fn what_no_clock_starts_is_not_started_by_hand_either() {
+    let world = World::new().await;
+    let with = |enabled: bool| {
+        let mut parent = job("batch", 1, "/bin/one", json!({}));
+        parent["Periodic"] = json!({ "Enabled": enabled, "Spec": "0 0 1 1 *", "SpecType": "cron" });
+        parent
+    };
+    let expected = "force launch for job \"web\" failed: can't force run non-tracked job \"web\" (default)";
+    world.register(with(false)).await;
+    let disabled = world.agent.commands.periodic_force(&key("web")).await.unwrap_err();
+    assert_eq!(disabled.to_string(), expected);
+    world.register(with(true)).await;
+    world.agent.commands.periodic_force(&key("web")).await.unwrap();
+    world.agent.commands.deregister(&key("web"), Deregister::default()).await.unwrap();
+    let stopped = world.agent.commands.periodic_force(&key("web")).await.unwrap_err();
+    assert_eq!(stopped.to_string(), expected);
+}
+
+#[tokio::test]
 async fn a_drain_stops_everything_and_an_eligible_node_has_it_again() {
     let world = World::new().await;
     world.register(job("service", 1, "/bin/one", json!({}))).await;
