@@ -50,8 +50,12 @@ pub fn delay(policy: &Reschedule, alloc: &Allocation) -> Duration {
     let next = match policy.delay_function {
         DelayFunction::Constant => return policy.delay,
         DelayFunction::Exponential => last.delay.duration().saturating_mul(2),
-        // The first two waits are the same.
-        DelayFunction::Fibonacci if events.len() == 1 => policy.delay,
+        // The first two waits are the same, also of those that began anew.
+        DelayFunction::Fibonacci
+            if events.len() == 1 || (before() == policy.max_delay && last.delay.duration() == policy.delay) =>
+        {
+            policy.delay
+        }
         DelayFunction::Fibonacci => last.delay.duration().saturating_add(before()),
     };
     if policy.max_delay.is_zero() || next <= policy.max_delay {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::agent::model::{ClientStatus, DrainSpec, Eligibility, Nanos, Trigger};
+use crate::agent::model::{ClientStatus, DrainSpec, Eligibility, Nanos, RescheduleEvent, RescheduleTracker, Trigger};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{DelayFunction, Job, JobType, Operator, Reschedule, Update};
 
@@ -10,6 +10,7 @@ use super::blocked::Change;
 use super::deploy::{DeploymentInput, fail_deployment, pause_deployment, promote_deployment};
 use super::drain::{drain_step, drain_strategy};
 use super::fixture::{SECOND, changed, constraint, group, job, of_kind};
+use super::reschedule::delay;
 use super::simulation::{World, end};
 use crate::agent::model::DesiredUpdates;
 
@@ -340,6 +341,29 @@ fn delays_grow_as_the_policy_says() {
     world.settle();
     let tracker = world.allocs.last().unwrap().reschedule_tracker.clone().unwrap();
     assert_eq!(tracker.events.len(), 5, "the last five are remembered");
+}
+
+#[test]
+fn a_fibonacci_series_that_began_anew_grows_as_the_first_one() {
+    let mut world = World::new();
+    world.register(&job(1));
+    let (mut alloc, reschedule_time) = (world.allocs.remove(0), world.now);
+    let policy = Reschedule {
+        delay: Duration::from_secs(10),
+        delay_function: DelayFunction::Fibonacci,
+        max_delay: Duration::from_mins(1),
+        ..Reschedule::of(JobType::Service).expect("it has one")
+    };
+    for (waits, expected) in [(&[50, 60, 10][..], 10), (&[60, 10, 10], 20), (&[60, 60], 60)] {
+        let event = |wait: &i64| RescheduleEvent {
+            reschedule_time,
+            prev_alloc_id: String::new(),
+            prev_node_id: String::new(),
+            delay: Nanos(wait * SECOND),
+        };
+        alloc.reschedule_tracker = Some(RescheduleTracker { events: waits.iter().map(event).collect() });
+        assert_eq!(delay(&policy, &alloc), Duration::from_secs(expected), "{waits:?}");
+    }
 }
 
 #[test]
