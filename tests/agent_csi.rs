@@ -266,11 +266,25 @@ fn f7_plugins_end_last() {
     cluster.agent.take().unwrap().wind_up();
 }
 
-/// An allocation ends while its plugin does not run: its volume is released when the plugin is back, without a command.
 #[test]
 fn f7_a_volume_is_released_when_its_plugin_is_back() {
     need_root!();
-    let test = "f7_a_volume_is_released_when_its_plugin_is_back";
+    released_late("f7_a_volume_is_released_when_its_plugin_is_back", |_| {});
+}
+
+#[test]
+fn f7_a_volume_without_its_plugin_does_not_stop_garbage_collection() {
+    need_root!();
+    released_late("f7_a_volume_without_its_plugin_does_not_stop_garbage_collection", |cluster| {
+        cluster.agent().until("the job is forgotten", || {
+            cluster.run(&["system", "gc"]);
+            (cluster.agent().get("/v1/jobs?prefix=one") == json!([])).then_some(())
+        });
+    });
+}
+
+/// An allocation ends while its plugin does not run: its volume is released when the plugin is back, without a command.
+fn released_late(test: &str, meanwhile: impl FnOnce(&Cluster<'_>)) {
     let Some(binary) = binary(test) else { return };
     let driver = of_a_job(World::new());
     let Some(mut cluster) = Cluster::start(test, &driver, binary, ", \"--attach\"") else { return };
@@ -284,6 +298,7 @@ fn f7_a_volume_is_released_when_its_plugin_is_back() {
     cluster.agent().alloc("one", "complete", "");
     assert_ne!(driver.mounts(), Vec::<String>::new(), "nobody can unmount it");
     assert_eq!(driver.calls().len(), 3);
+    meanwhile(&cluster);
     let plugin = driver.world.path("plugin.hcl");
     cluster.run(&["job", "run", "-detach", plugin.to_str().unwrap()]);
     cluster.agent().until("the volume is released", || driver.left().is_empty().then_some(()));

@@ -51,7 +51,7 @@ async fn look(core: &Arc<Core>) -> Result<Option<Nanos>, StateError> {
                     Some(Verdict::Manual) | None => {}
                 }
             }
-            let step = with_input(&view, &deployment, deployment_step)?;
+            let step = with_input(core, &view, &deployment, deployment_step)?;
             let changes = step.deployment.is_some() || !step.allocs.is_empty() || step.evaluate;
             next = earlier(next, step.next);
             if changes || !said.is_empty() {
@@ -104,6 +104,7 @@ fn verdict(
 
 /// Calls `decide` with the input for a deployment.
 pub(super) fn with_input<T>(
+    core: &Core,
     view: &View,
     deployment: &Deployment,
     decide: impl FnOnce(&DeploymentInput<'_>) -> T,
@@ -111,9 +112,8 @@ pub(super) fn with_input<T>(
     let versions: Vec<JobVersion> = view.versions(&key(&deployment.namespace, &deployment.job_id))?;
     let allocs = view.allocs_of_deployment(&deployment.id)?;
     let own = versions.iter().find(|version| version.version == deployment.job_version);
-    let kind = own.and_then(|version| version.spec.get("Type")).and_then(|kind| kind.as_str());
-    let is_system = matches!(kind, Some("system" | "sysbatch"));
-    Ok(decide(&DeploymentInput { deployment, versions: &versions, allocs: &allocs, is_system, now: now() }))
+    let job = own.and_then(|version| core.jobs.of(version).ok());
+    Ok(decide(&DeploymentInput { deployment, versions: &versions, allocs: &allocs, job: job.as_deref(), now: now() }))
 }
 
 /// Records the verdicts and applies the resulting step.
@@ -136,7 +136,7 @@ fn step(
         change.put_alloc(alloc)?;
     }
     let Some(deployment) = change.deployment(id)? else { return Ok((Vec::new(), None)) };
-    let step = with_input(change, &deployment, deployment_step)?;
+    let step = with_input(core, change, &deployment, deployment_step)?;
     let next = step.next;
     Ok((keep(core, change, &deployment, step)?.0, next))
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use serde_json::{Map, Value};
 
-use super::model::{JobKey, JobVersion};
+use super::model::{JobKey, JobVersion, Nanos};
 use crate::jobspec::{self, Diagnostic};
 use crate::spec::Job;
 use crate::sys::lock::lock;
@@ -14,8 +14,9 @@ use crate::sys::lock::lock;
 /// Number of jobs kept after their last use, because a job is often requested again soon.
 const RECENT: usize = 16;
 
-/// A job, its create index (ids are reused after a purge), and a version of it.
-type Key = (JobKey, u64, u64);
+/// A job, its create index (ids are reused after a purge), a version of it, and its submit time (numbers are reused if the change of
+/// a version could not be committed).
+type Key = (JobKey, u64, u64, Nanos);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -104,7 +105,7 @@ impl Jobs {
     /// # Errors
     /// As [`read`].
     pub(super) fn of(&self, version: &JobVersion) -> Result<Arc<Job>, Vec<String>> {
-        let key = (version.key.clone(), version.create_index, version.version);
+        let key = (version.key.clone(), version.create_index, version.version, version.submit_time);
         if let Some(job) = lock(&self.cache).known.get(&key).and_then(Weak::upgrade) {
             return Ok(job);
         }
@@ -123,6 +124,25 @@ impl Jobs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_version_with_the_same_number_is_parsed_anew() {
+        let jobs = Jobs::default();
+        let priority = |submit_time: Nanos, priority: i64| {
+            let task = serde_json::json!({ "Name": "t", "Driver": "raw_exec", "Config": { "command": "/bin/true" } });
+            let spec = jobspec::canonicalize(
+                &serde_json::json!({
+                    "ID": "web", "Name": "web", "Type": "batch", "Priority": priority, "Datacenters": ["dc1"],
+                    "TaskGroups": [{ "Name": "g", "Count": 1, "Tasks": [task] }],
+                }),
+                0,
+            );
+            let key = JobKey { namespace: "default".to_owned(), id: "web".to_owned() };
+            let version = crate::agent::versions::version(key, spec.unwrap());
+            jobs.of(&JobVersion { submit_time, ..version }).unwrap().priority
+        };
+        assert_eq!((priority(Nanos(1), 50), priority(Nanos(2), 60)), (50, 60));
+    }
 
     #[test]
     fn what_an_agent_decides_is_no_warning() {

@@ -333,6 +333,25 @@ async fn a_clock_s_job_is_started_by_hand_and_by_its_clock() {
 }
 
 #[tokio::test]
+async fn what_no_clock_starts_is_not_started_by_hand_either() {
+    let world = World::new().await;
+    let with = |enabled: bool| {
+        let mut parent = job("batch", 1, "/bin/one", json!({}));
+        parent["Periodic"] = json!({ "Enabled": enabled, "Spec": "0 0 1 1 *", "SpecType": "cron" });
+        parent
+    };
+    let expected = "force launch for job \"web\" failed: can't force run non-tracked job \"web\" (default)";
+    world.register(with(false)).await;
+    let disabled = world.agent.commands.periodic_force(&key("web")).await.unwrap_err();
+    assert_eq!(disabled.to_string(), expected);
+    world.register(with(true)).await;
+    world.agent.commands.periodic_force(&key("web")).await.unwrap();
+    world.agent.commands.deregister(&key("web"), Deregister::default()).await.unwrap();
+    let stopped = world.agent.commands.periodic_force(&key("web")).await.unwrap_err();
+    assert_eq!(stopped.to_string(), expected);
+}
+
+#[tokio::test]
 async fn a_drain_stops_everything_and_an_eligible_node_has_it_again() {
     let world = World::new().await;
     world.register(job("service", 1, "/bin/one", json!({}))).await;
@@ -357,6 +376,59 @@ async fn a_job_that_changed_meanwhile_is_not_overwritten() {
         format!("Enforcing job modify index {}: job exists with conflicting job modify index: {index}", index + 7);
     assert_eq!(wrong.to_string(), text);
     world.try_register(job("service", 1, "/bin/two", json!({})), Some(index)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_job_stays_of_its_kind() {
+    let world = World::new().await;
+    let with = |id: &str, field: &str, value: Value| {
+        let mut job = job("batch", 1, "/bin/one", json!({}));
+        (job["ID"], job["Name"], job[field]) = (json!(id), json!(id), value);
+        job
+    };
+    let clock = || json!({ "Enabled": true, "Spec": "0 0 1 1 *", "SpecType": "cron" });
+    world.register(with("web", "Priority", json!(50))).await;
+    world.register(with("clock", "Periodic", clock())).await;
+    world.register(with("form", "ParameterizedJob", json!({}))).await;
+    for (id, field, value, why) in [
+        ("web", "Type", json!("service"), "cannot update job from type \"batch\" to \"service\""),
+        ("web", "Periodic", clock(), "cannot update non-periodic job to being periodic"),
+        ("web", "ParameterizedJob", json!({}), "cannot update non-parameterized job to being parameterized"),
+        ("clock", "Priority", json!(50), "cannot update periodic job to being non-periodic"),
+        ("form", "Priority", json!(50), "cannot update parameterized job to being non-parameterized"),
+    ] {
+        let new = with(id, field, value);
+        let refused = world.try_register(new.clone(), None).await.unwrap_err();
+        assert_eq!(refused.to_string(), why);
+        let Value::Object(spec) = new else { panic!() };
+        assert_eq!(world.agent.commands.plan(spec).await.unwrap_err().to_string(), why);
+    }
+    world.register(with("form", "ParameterizedJob", json!({ "Payload": "required" }))).await;
+    // Also one that is stopped, until it is purged.
+    let service = || with("web", "Type", json!("service"));
+    world.agent.commands.deregister(&key("web"), Deregister::default()).await.unwrap();
+    world.try_register(service(), None).await.unwrap_err();
+    let purge = Deregister { purge: true, ..Deregister::default() };
+    world.agent.commands.deregister(&key("web"), purge).await.unwrap();
+    world.register(service()).await;
+}
+
+#[tokio::test]
+async fn what_a_job_ran_before_it_was_periodic_is_stopped_with_it() {
+    let world = World::new().await;
+    world.register(job("batch", 1, "/bin/one", json!({}))).await;
+    world.running("web", 0, 1).await;
+    // A version of an older agent, which did not refuse it.
+    let put = world.agent.state.change(|change| {
+        let mut web = change.job(&key("web"))?.unwrap();
+        web.spec.insert("Periodic".to_owned(), json!({ "Enabled": true, "Spec": "0 0 1 1 *", "SpecType": "cron" }));
+        change.put_job(web, None)
+    });
+    put.await.unwrap();
+    let purge = Deregister { purge: true, ..Deregister::default() };
+    let stopped = world.agent.commands.deregister(&key("web"), purge).await.unwrap();
+    assert!(!stopped.eval_id.is_empty());
+    world.until("nothing runs", |view| view.live_allocs().next().is_none().then_some(())).await;
 }
 
 #[tokio::test]

@@ -63,6 +63,30 @@ pub(super) fn put_eval(change: &mut Change<'_>, mut eval: Evaluation) -> Result<
     Ok(eval)
 }
 
+/// Checks that a job stays of its kind: a version of another one would not know what this one runs.
+///
+/// # Errors
+/// Nomad's words of why not.
+pub(super) fn check_kind(old: &JobVersion, new: &Map<String, Value>) -> Result<(), CommandError> {
+    let refuse = |what: String| Err(CommandError::Invalid(format!("cannot update {what}")));
+    let kind = |spec: &Map<String, Value>| spec.get("Type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (was, is) = (kind(&old.spec), kind(new));
+    if was != is {
+        return refuse(format!("job from type {was:?} to {is:?}"));
+    }
+    for (key, word) in [("Periodic", "periodic"), ("ParameterizedJob", "parameterized")] {
+        let has = |spec: &Map<String, Value>| spec.get(key).is_some_and(|value| !value.is_null());
+        match (has(&old.spec), has(new)) {
+            // What a dispatch started is not parameterized itself.
+            _ if old.dispatched && key == "ParameterizedJob" => {}
+            (true, false) => return refuse(format!("{word} job to being non-{word}")),
+            (false, true) => return refuse(format!("non-{word} job to being {word}")),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Keeps a version of a job, where it asks for something else than the one before, and has it decided. A priority of 0 is the job's.
 pub(super) fn keep(
     core: &Core,
@@ -73,6 +97,9 @@ pub(super) fn keep(
     priority: i64,
 ) -> Result<Kept, CommandError> {
     let old = change.job(&new.key)?;
+    if let Some(old) = &old {
+        check_kind(old, &new.spec)?;
+    }
     let job = match old {
         Some(old) if !old.stop && is_same(&old.spec, &new.spec) => old,
         _ => change.put_job(new, submission)?,

@@ -372,6 +372,17 @@ impl Alloc {
         errors
     }
 
+    /// [`Alloc::destroy`] although CSI volumes are left: their own records tell who settles them. They can still be released here.
+    pub(crate) async fn leave_volumes(&mut self) -> Vec<CleanupError> {
+        self.place.volumes_are_left = false;
+        let mut errors = self.steps.0.undo(&mut self.place).await;
+        // A set-up that failed was undone before, but for its record.
+        errors.extend(RecordHook.undo(&mut self.place).await);
+        self.place.volumes_are_left = true;
+        self.place.control.set_gone();
+        errors
+    }
+
     /// Its own network, once it is set up.
     #[must_use]
     pub fn network(&self) -> Option<&crate::net::Status> {

@@ -51,11 +51,11 @@ impl Commands {
         let id = id.to_owned();
         let made = self.change(move |core, change| {
             let known = deployment(change, &id)?;
-            let said = with_input(change, &known, |input| set_health(input, &healthy, &unhealthy))?;
+            let said = with_input(core, change, &known, |input| set_health(input, &healthy, &unhealthy))?;
             for alloc in said.map_err(CommandError::Invalid)? {
                 change.put_alloc(alloc)?;
             }
-            let step = with_input(change, &known, deployment_step)?;
+            let step = with_input(core, change, &known, deployment_step)?;
             Ok(keep(core, change, &known, step)?)
         });
         self.answer(made.await?)
@@ -69,7 +69,7 @@ impl Commands {
         let id = id.to_owned();
         let made = self.change(move |core, change| {
             let known = deployment(change, &id)?;
-            let step = with_input(change, &known, decide)?.map_err(CommandError::Invalid)?;
+            let step = with_input(core, change, &known, decide)?.map_err(CommandError::Invalid)?;
             Ok(keep(core, change, &known, step)?)
         });
         self.answer(made.await?)

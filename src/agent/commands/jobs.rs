@@ -39,7 +39,7 @@ impl Commands {
                     }
                 }
             }
-            let is_parent = old.is_template();
+            let is_idle = old.is_template() && change.live_allocs_of_job(&key).next().is_none();
             let mut eval = core.evaluation_of(&old, Trigger::JobDeregister);
             let stopped = if how.purge {
                 change.delete_job(&key)?;
@@ -55,7 +55,7 @@ impl Commands {
             if how.eval_priority > 0 {
                 eval.priority = how.eval_priority;
             }
-            let eval = if is_parent { None } else { Some(put_eval(change, eval)?) };
+            let eval = if is_idle { None } else { Some(put_eval(change, eval)?) };
             Ok((stopped, eval))
         });
         let (index, (stopped, eval)) = made.await?;
@@ -235,14 +235,21 @@ impl Commands {
     /// Launches a periodic job now.
     ///
     /// # Errors
-    /// [`CommandError`]: no such job, or one that is not periodic.
+    /// [`CommandError`]: no such job, or one that no clock starts: it is not periodic, is disabled or stopped, or waits for a
+    /// dispatch.
     pub async fn periodic_force(&self, key: &JobKey) -> Result<Evaluated, CommandError> {
         let key = key.clone();
         let made = self.change(move |core, change| {
             let parent = job(change, &key)?;
             let read = core.jobs.of(&parent).map_err(|why| CommandError::Invalid(why.join("\n")))?;
-            if read.scheduling.periodic.is_none() {
+            let Some(clock) = &read.scheduling.periodic else {
                 return Err(CommandError::Invalid("can't force launch non-periodic job".to_owned()));
+            };
+            let is_parameterized = read.scheduling.parameterized.is_some() && !parent.dispatched;
+            if parent.stop || !clock.enabled || is_parameterized {
+                let (JobKey { namespace, id }, what) = (&key, "can't force run non-tracked job");
+                let why = format!("force launch for job {id:?} failed: {what} {id:?} ({namespace})");
+                return Err(CommandError::Invalid(why));
             }
             launch(core, change, &parent, now())
         });

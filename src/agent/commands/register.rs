@@ -13,7 +13,7 @@ use crate::agent::periodic::next;
 use crate::agent::schedule::is_same;
 use crate::agent::schedule::periodic;
 use crate::agent::state::View;
-use crate::agent::versions::{Kept, keep, mistakes, runs_itself, version};
+use crate::agent::versions::{Kept, check_kind, keep, mistakes, runs_itself, version};
 use crate::agent::worker;
 use crate::jobspec;
 use crate::spec::Job;
@@ -124,7 +124,7 @@ impl Commands {
     /// Stores a job, new or as its next version, and queues its evaluation.
     ///
     /// # Errors
-    /// [`CommandError`]: the errors in the job; a job that has changed meanwhile.
+    /// [`CommandError`]: the errors in the job; a job that has changed meanwhile, or is of another kind.
     pub async fn register(&self, given: Register) -> Result<Registered, CommandError> {
         let Register { spec, submission, enforce_index, preserve_counts, preserve_resources, eval_priority } = given;
         let Prepared { key, spec, warnings, .. } = prepare(spec).map_err(|errors| mistakes(&errors))?;
@@ -189,6 +189,9 @@ fn plan(core: &Core, given: Map<String, Value>) -> Result<Planned, CommandError>
     check_namespace(&view, &key)?;
     let index = view.index()?.max(1);
     let old = view.job(&key)?;
+    if let Some(old) = &old {
+        check_kind(old, &spec)?;
+    }
     let mut planned = Planned {
         job_modify_index: old.as_ref().map_or(0, |old| old.job_modify_index),
         old,

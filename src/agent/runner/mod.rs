@@ -296,7 +296,7 @@ impl Drop for Alive {
 
 /// Manages one allocation until its remains are removed, or this process leaves it.
 async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, mut destroy: watch::Receiver<bool>) {
-    let runner = &alive.0;
+    let runner = &Arc::clone(&alive.0);
     let (control, id) = (alloc.control(), alloc.id().to_string());
     let mut leaving = runner.leaving.subscribe();
     match alloc.set_up().await {
@@ -318,12 +318,29 @@ async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, m
     }
     let was_left = alloc.has_volumes_left();
     tokio::select! {
-        // The sender lives in the entry, which only this function removes.
-        _ = async {
+        () = async {
             release_volumes(&mut alloc, runner).await;
-            destroy.wait_for(|wanted| *wanted).await
+            std::future::pending().await
         } => {}
+        // The sender lives in the entry, which only this function removes.
+        _ = destroy.wait_for(|wanted| *wanted) => {}
         _ = leaving.wait_for(|leaving| *leaving) => return,
+    }
+    if alloc.has_volumes_left() {
+        let tried = tokio::time::timeout(LAST_RELEASE, alloc.release_again()).await;
+        warn_of(&id, &tried.unwrap_or_default());
+    }
+    if alloc.has_volumes_left() {
+        // Nobody waits for a plugin that may never be back: what is left is in the records of the volumes.
+        tracing::warn!(alloc = id, "an allocation is removed, and its CSI volumes when their plugin is back");
+        warn_of(&id, &alloc.leave_volumes().await);
+        runner.forget(control.id());
+        drop((alive, destroy));
+        tokio::select! {
+            () = release_volumes(&mut alloc, runner) => {}
+            _ = leaving.wait_for(|leaving| *leaving) => {}
+        }
+        return;
     }
     warn_of(&id, &alloc.destroy().await);
     if was_left {

@@ -4,8 +4,10 @@ use crate::agent::model::{
     Allocation, Deployment, DeploymentGroup, DeploymentHealth, DeploymentStatus, DesiredStatus, JobVersion, Nanos,
     Stamp,
 };
+use crate::spec::Job;
 
 use super::reconcile::running_text;
+use super::reschedule::is_used_up;
 use super::texts;
 use super::versions::is_same_spec;
 
@@ -18,9 +20,8 @@ pub struct DeploymentInput<'a> {
     /// Its allocations with their health: as set by the client, which knows `min_healthy_time` and `healthy_deadline`, or by a
     /// user.
     pub allocs: &'a [Allocation],
-    /// Whether the job is a system job, whose failed allocations are not replaced by a policy: the first one fails the
-    /// deployment.
-    pub is_system: bool,
+    /// Its version of the job, with the policies that replace what fails; `None` if that cannot be read.
+    pub job: Option<&'a Job>,
     /// This moment.
     pub now: Nanos,
 }
@@ -121,16 +122,24 @@ fn deadline(part: &DeploymentGroup) -> Option<Nanos> {
 /// Why the deployment fails, and by which group.
 fn failure<'b>(input: &DeploymentInput<'_>, deployment: &'b Deployment) -> Option<(&'b str, &'static str)> {
     let groups = || deployment.task_groups.iter();
-    let is_unhealthy = |name: &str| {
-        let is_one = |alloc: &Allocation| health(alloc) == Some(false) && alloc.desired_status == DesiredStatus::Run;
-        of_group(input, name).any(is_one)
-    };
-    let waits_for_none = |part: &DeploymentGroup| input.is_system || part.progress_deadline.0 == 0;
-    if let Some((name, _)) = groups().find(|(name, part)| waits_for_none(part) && is_unhealthy(name)) {
+    let is_unhealthy = |alloc: &Allocation| health(alloc) == Some(false) && alloc.desired_status == DesiredStatus::Run;
+    let failed = groups().find(|(name, part)| {
+        let is_final = |alloc: &Allocation| part.progress_deadline.0 == 0 || !may_be_replaced(input, alloc);
+        of_group(input, name).any(|alloc| is_unhealthy(alloc) && is_final(alloc))
+    });
+    if let Some((name, _)) = failed {
         return Some((name, texts::FAILED_ALLOCS));
     }
     let is_late = |part: &DeploymentGroup| deadline(part).is_some_and(|until| until <= input.now);
     groups().find(|(_, part)| is_late(part)).map(|(name, _)| (name.as_str(), texts::NO_PROGRESS))
+}
+
+/// Whether the policy of its group replaces an allocation that fails now.
+fn may_be_replaced(input: &DeploymentInput<'_>, alloc: &Allocation) -> bool {
+    let Some(job) = input.job else { return true };
+    let group = job.groups.iter().find(|group| group.name == alloc.task_group);
+    let policy = group.and_then(|group| group.scheduling.reschedule.as_ref());
+    policy.is_some_and(|policy| !is_used_up(policy, alloc, input.now))
 }
 
 /// One that is unhealthy: if it fails, or has failed, its policy may replace it while the deployment waits for progress.
@@ -166,6 +175,10 @@ fn promote_groups(
     for name in groups {
         let Some(part) = deployment.task_groups.get_mut(name) else { continue };
         part.promoted = true;
+        // Nobody waited for progress before the promotion.
+        if part.progress_deadline.0 > 0 && part.require_progress_by.0.is_some() {
+            part.require_progress_by = Stamp(Some(input.now.plus(part.progress_deadline.duration())));
+        }
         for alloc in of_group(input, name).filter(|alloc| part.placed_canaries.contains(&alloc.id)) {
             let known = step.allocs.iter().position(|changed| changed.id == alloc.id);
             let at = known.unwrap_or_else(|| {

@@ -138,7 +138,7 @@ fn act(world: &mut World, step: &Step) -> Option<Plan> {
         let versions: Vec<_> = world.versions.iter().map(|(version, _)| version.clone()).collect();
         let deployment = world.deployments.last().expect("there is one").clone();
         let (allocs, now) = (&world.allocs, world.now);
-        let input = DeploymentInput { deployment: &deployment, versions: &versions, allocs, is_system: false, now };
+        let input = DeploymentInput { deployment: &deployment, versions: &versions, allocs, job: None, now };
         let done = promote_deployment(&input, None).expect("its canaries are healthy");
         world.carry_out(done);
         return None;

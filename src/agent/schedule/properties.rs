@@ -85,9 +85,8 @@ fn spec(kind: JobType, op: &Op) -> Option<Job> {
 fn command(world: &mut World, op: &Op) {
     let versions: Vec<_> = world.versions.iter().map(|(version, _)| version.clone()).collect();
     let Some(deployment) = world.deployments.last().cloned() else { return };
-    let is_system = world.newest().is_some_and(|(_, job)| job.kind == JobType::System);
     let (allocs, now) = (&world.allocs, world.now);
-    let input = DeploymentInput { deployment: &deployment, versions: &versions, allocs, is_system, now };
+    let input = DeploymentInput { deployment: &deployment, versions: &versions, allocs, job: None, now };
     let step = match op {
         Op::Promote => promote_deployment(&input, None),
         Op::Pause(pause) => pause_deployment(&input, *pause),

@@ -22,17 +22,17 @@ pub enum Verdict {
 /// What becomes of a failed allocation by the policy of its group.
 #[must_use]
 pub fn verdict(policy: Option<&Reschedule>, alloc: &Allocation, now: Nanos) -> Verdict {
-    let Some(policy) = policy else { return Verdict::Never };
     let failed = failed_at(alloc);
-    if !policy.unlimited {
-        let since = Nanos(failed.0.saturating_sub(Nanos::long(policy.interval).0));
-        let tries = events(alloc).iter().filter(|event| event.reschedule_time > since).count();
-        if tries >= policy.attempts as usize {
-            return Verdict::Never;
-        }
-    }
+    let Some(policy) = policy.filter(|policy| !is_used_up(policy, alloc, failed)) else { return Verdict::Never };
     let due = failed.plus(delay(policy, alloc));
     if due <= now { Verdict::Now } else { Verdict::Later(due) }
+}
+
+/// Whether the policy does not replace an allocation that fails at this moment.
+pub(super) fn is_used_up(policy: &Reschedule, alloc: &Allocation, failed: Nanos) -> bool {
+    let since = Nanos(failed.0.saturating_sub(Nanos::long(policy.interval).0));
+    let tries = || events(alloc).iter().filter(|event| event.reschedule_time > since).count();
+    !policy.unlimited && tries() >= policy.attempts as usize
 }
 
 /// When an allocation failed: when the last of its tasks ended, or when that was told.
@@ -50,8 +50,12 @@ pub fn delay(policy: &Reschedule, alloc: &Allocation) -> Duration {
     let next = match policy.delay_function {
         DelayFunction::Constant => return policy.delay,
         DelayFunction::Exponential => last.delay.duration().saturating_mul(2),
-        // The first two waits are the same.
-        DelayFunction::Fibonacci if events.len() == 1 => policy.delay,
+        // The first two waits are the same, also of those that began anew.
+        DelayFunction::Fibonacci
+            if events.len() == 1 || (before() == policy.max_delay && last.delay.duration() == policy.delay) =>
+        {
+            policy.delay
+        }
         DelayFunction::Fibonacci => last.delay.duration().saturating_add(before()),
     };
     if policy.max_delay.is_zero() || next <= policy.max_delay {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::agent::model::{ClientStatus, DrainSpec, Eligibility, Nanos, Trigger};
+use crate::agent::model::{ClientStatus, DrainSpec, Eligibility, Nanos, RescheduleEvent, RescheduleTracker, Trigger};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{DelayFunction, Job, JobType, Operator, Reschedule, Update};
 
@@ -10,6 +10,7 @@ use super::blocked::Change;
 use super::deploy::{DeploymentInput, fail_deployment, pause_deployment, promote_deployment};
 use super::drain::{drain_step, drain_strategy};
 use super::fixture::{SECOND, changed, constraint, group, job, of_kind};
+use super::reschedule::delay;
 use super::simulation::{World, end};
 use crate::agent::model::DesiredUpdates;
 
@@ -29,7 +30,7 @@ fn promote(world: &mut World) {
         deployment: &deployment,
         versions: &versions,
         allocs: &world.allocs,
-        is_system: false,
+        job: None,
         now: world.now,
     };
     let step = promote_deployment(&input, None).expect("its canaries are healthy");
@@ -129,6 +130,25 @@ fn canaries_are_tried_beside_the_old_ones_until_somebody_promotes_them() {
 }
 
 #[test]
+fn what_follows_a_late_promotion_has_the_whole_progress_deadline() {
+    let mut world = World::new();
+    let base = with_update(job(2), |update| update.canary = 1);
+    world.register(&base);
+    world.settle();
+    world.register(&changed(&base, "1"));
+    world.settle();
+    world.now = world.now.plus(Duration::from_secs(700));
+    world.settle();
+    assert_eq!(world.deployment().0, "running");
+    promote(&mut world);
+    let deadline = world.deployments[1].task_groups["g"].require_progress_by.0;
+    assert_eq!(deadline, Some(world.now.plus(Duration::from_mins(10))));
+    world.settle();
+    assert_eq!(world.shown(), ["web.g[0] v1", "web.g[1] v1"]);
+    assert_eq!(world.deployment().0, "successful");
+}
+
+#[test]
 fn canaries_promote_themselves_where_the_job_says_so() {
     let mut world = World::new();
     let base = with_update(job(3), |update| (update.canary, update.auto_promote, update.max_parallel) = (2, true, 2));
@@ -156,6 +176,25 @@ fn a_deployment_without_progress_fails_and_brings_the_last_stable_version_back()
     assert_eq!(failed.status_description, "Failed due to progress deadline - rolling back to job version 0");
     assert_eq!(world.shown(), ["web.g[0] v2", "web.g[1] v2"]);
     assert_eq!(world.deployment().0, "successful");
+}
+
+#[test]
+fn a_deployment_does_not_wait_for_what_its_policy_does_not_replace_any_more() {
+    let mut world = World::new();
+    let mut base = with_update(job(1), |update| update.auto_revert = true);
+    base.groups[0].scheduling.reschedule =
+        Some(Reschedule { interval: Duration::from_hours(1), ..Reschedule::of(JobType::Batch).expect("it has one") });
+    world.register(&base);
+    world.settle();
+    world.broken.insert(1);
+    world.register(&changed(&base, "bad"));
+    world.settle();
+    assert_eq!(world.deployment().0, "running", "it is tried once more");
+    world.now = world.now.plus(Duration::from_secs(5));
+    world.settle();
+    let expected = "Failed due to unhealthy allocations - rolling back to job version 0";
+    assert_eq!(world.deployments[1].status_description, expected);
+    assert_eq!(world.shown(), ["web.g[0] v2"]);
 }
 
 #[test]
@@ -189,7 +228,7 @@ fn deployments_are_paused_resumed_and_failed_by_somebody() {
     let step = |world: &World, f: &dyn Fn(&DeploymentInput<'_>) -> Result<super::DeploymentStep, String>| {
         let deployment = world.deployments.last().expect("there is one").clone();
         let (allocs, now) = (&world.allocs, world.now);
-        f(&DeploymentInput { deployment: &deployment, versions: &versions, allocs, is_system: false, now })
+        f(&DeploymentInput { deployment: &deployment, versions: &versions, allocs, job: None, now })
     };
     let paused = step(&world, &|input| pause_deployment(input, true)).unwrap();
     world.carry_out(paused);
@@ -210,6 +249,31 @@ fn deployments_are_paused_resumed_and_failed_by_somebody() {
     ] {
         assert_eq!(refused.unwrap_err(), format!("can't {verb} terminal deployment"));
     }
+}
+
+#[test]
+fn what_failed_of_the_old_version_is_replaced_while_the_deployment_is_paused() {
+    let mut world = World::new();
+    let mut base = job(2);
+    base.groups[0].scheduling.reschedule.as_mut().expect("a service").delay = Duration::ZERO;
+    world.register(&base);
+    world.settle();
+    world.register(&changed(&base, "1"));
+    let (versions, deployment) = (versions(&world), world.deployments[1].clone());
+    let (allocs, now) = (&world.allocs, world.now);
+    let input = DeploymentInput { deployment: &deployment, versions: &versions, allocs, job: None, now };
+    let paused = pause_deployment(&input, true).expect("it runs");
+    world.carry_out(paused);
+    world.settle();
+    let is_old = |alloc: &crate::agent::model::Allocation| alloc.job_version == 0 && !alloc.is_terminal();
+    let at = world.allocs.iter().position(is_old).expect("one is left");
+    end(&mut world.allocs[at], ClientStatus::Failed, now);
+    world.evaluate(Trigger::AllocFailure);
+    assert_eq!(world.shown(), ["web.g[0] v1", "web.g[1] v0"]);
+    let new = world.allocs.last().expect("there is another one");
+    assert_eq!((new.job_version, &new.id), (0, &world.allocs[at].next_allocation));
+    world.settle();
+    assert_eq!(world.deployment().0, "paused");
 }
 
 #[test]
@@ -277,6 +341,29 @@ fn delays_grow_as_the_policy_says() {
     world.settle();
     let tracker = world.allocs.last().unwrap().reschedule_tracker.clone().unwrap();
     assert_eq!(tracker.events.len(), 5, "the last five are remembered");
+}
+
+#[test]
+fn a_fibonacci_series_that_began_anew_grows_as_the_first_one() {
+    let mut world = World::new();
+    world.register(&job(1));
+    let (mut alloc, reschedule_time) = (world.allocs.remove(0), world.now);
+    let policy = Reschedule {
+        delay: Duration::from_secs(10),
+        delay_function: DelayFunction::Fibonacci,
+        max_delay: Duration::from_mins(1),
+        ..Reschedule::of(JobType::Service).expect("it has one")
+    };
+    for (waits, expected) in [(&[50, 60, 10][..], 10), (&[60, 10, 10], 20), (&[60, 60], 60)] {
+        let event = |wait: &i64| RescheduleEvent {
+            reschedule_time,
+            prev_alloc_id: String::new(),
+            prev_node_id: String::new(),
+            delay: Nanos(wait * SECOND),
+        };
+        alloc.reschedule_tracker = Some(RescheduleTracker { events: waits.iter().map(event).collect() });
+        assert_eq!(delay(&policy, &alloc), Duration::from_secs(expected), "{waits:?}");
+    }
 }
 
 #[test]

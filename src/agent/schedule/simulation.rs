@@ -354,8 +354,9 @@ impl World {
     pub(super) fn run_deployment(&mut self) -> bool {
         let Some(deployment) = self.deployments.last() else { return false };
         let versions: Vec<JobVersion> = self.versions.iter().map(|(version, _)| version.clone()).collect();
-        let is_system = self.kind() == JobType::System;
-        let input = DeploymentInput { deployment, versions: &versions, allocs: &self.allocs, is_system, now: self.now };
+        let own = self.versions.iter().find(|(version, _)| version.version == deployment.job_version);
+        let job = own.map(|(_, job)| &**job);
+        let input = DeploymentInput { deployment, versions: &versions, allocs: &self.allocs, job, now: self.now };
         let step = deployment_step(&input);
         let changed = step.deployment.is_some() || !step.allocs.is_empty();
         self.carry_out(step);

@@ -87,8 +87,7 @@ impl<'a> Sorted<'a> {
         let is_of_deployment = rules.deployment.is_some_and(|id| id == alloc.deployment_id);
         let waits = match rules.rollout {
             // The deployment says when.
-            Rollout::Active => is_of_deployment && transition.reschedule != Some(true),
-            Rollout::Paused => true,
+            Rollout::Active | Rollout::Paused => is_of_deployment && transition.reschedule != Some(true),
             Rollout::Failed => is_of_deployment,
             Rollout::None => false,
         };

@@ -34,7 +34,7 @@ pub const SUCCESSFUL: &str = "Deployment completed successfully";
 pub const STOPPED_JOB: &str = "Cancelled because job is stopped";
 /// The job has a newer version.
 pub const NEWER_JOB: &str = "Cancelled due to newer version of job";
-/// An allocation is unhealthy and no progress is waited for.
+/// An allocation is unhealthy, and is not replaced, or no progress is waited for.
 pub const FAILED_ALLOCS: &str = "Failed due to unhealthy allocations";
 /// None became healthy in time.
 pub const NO_PROGRESS: &str = "Failed due to progress deadline";

@@ -54,7 +54,8 @@ impl Change<'_> {
     /// # Errors
     /// [`StateError::NotFound`].
     pub fn set_stable(&mut self, key: &JobKey, version: u64, stable: bool) -> Result<(), StateError> {
-        self.edit_version(key, version, |job| job.stable = stable)
+        self.edit_version(key, version, |job| job.stable = stable)?;
+        self.prune_versions(key)
     }
 
     /// Sets or removes the tag of a version. A tag is unique in its job.

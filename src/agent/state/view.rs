@@ -159,7 +159,7 @@ impl View {
         self.get(table::VERSIONS, &table::version(&key, alloc.job_create_index, alloc.job_version))
     }
 
-    /// The versions of a job that are kept, the newest first: six, and the tagged ones.
+    /// The versions of a job that are kept, the newest first: six, the last stable one among them, and the tagged ones.
     ///
     /// # Errors
     /// [`StateError`].
@@ -169,10 +169,16 @@ impl View {
         let mut versions: Vec<JobVersion> = self.list(table::VERSIONS, prefix).collect::<Result<_, _>>()?;
         versions.push(job);
         versions.reverse();
-        let mut untagged = 0;
+        let is_stable = |version: &&JobVersion| version.stable && version.version_tag.is_none();
+        let stable = versions.iter().find(is_stable).map(|version| version.version);
+        let mut places = TRACKED_VERSIONS - usize::from(stable.is_some());
         versions.retain(|version| {
-            untagged += usize::from(version.version_tag.is_none());
-            version.version_tag.is_some() || untagged <= TRACKED_VERSIONS
+            if version.version_tag.is_some() || stable == Some(version.version) {
+                return true;
+            }
+            let has_place = places > 0;
+            places -= usize::from(has_place);
+            has_place
         });
         Ok(versions)
     }

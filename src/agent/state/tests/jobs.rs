@@ -65,6 +65,30 @@ async fn six_versions_and_the_tagged_ones_are_kept_and_those_that_run() {
 }
 
 #[tokio::test]
+async fn the_last_stable_version_is_one_of_the_six() {
+    let state = empty();
+    let web = key("web");
+    for version in 0..10 {
+        assert_eq!(put(&state, "web", "service").await, version);
+        if version < 3 {
+            let of = web.clone();
+            state.change(move |change| change.set_stable(&of, version, version > 0)).await.unwrap();
+        }
+    }
+    let view = state.read().unwrap();
+    let listed: Vec<u64> = view.versions(&web).unwrap().iter().map(|job| job.version).collect();
+    assert_eq!(listed, [9, 8, 7, 6, 5, 2]);
+    assert!(view.version(&web, 1).unwrap().is_none() && view.version(&web, 2).unwrap().unwrap().stable);
+    check(&view);
+    state.change(|change| change.set_stable(&key("web"), 8, true)).await.unwrap();
+    assert_eq!(put(&state, "web", "service").await, 10);
+    let view = state.read().unwrap();
+    let listed: Vec<u64> = view.versions(&web).unwrap().iter().map(|job| job.version).collect();
+    assert_eq!(listed, [10, 9, 8, 7, 6, 5]);
+    check(&view);
+}
+
+#[tokio::test]
 async fn a_job_that_was_purged_is_known_to_its_allocations_and_another_one_may_have_its_id() {
     let state = empty();
     let web = key("web");
