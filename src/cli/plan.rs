@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::complain;
 use super::runs::is_dead;
-use crate::alloc::control::reach;
+use crate::alloc::control::{Answers, reach};
 use crate::alloc::{Record, chain, machine};
 use crate::spec::collections::BTreeMap;
 use crate::spec::json::json;
@@ -73,7 +73,7 @@ impl Plan {
     pub(super) async fn of(given: Option<&Path>, job: &Job) -> anyhow::Result<Plan> {
         let data_dir = machine::existing_data_dir(given)?;
         let base = machine::socket_base(data_dir.as_deref().unwrap_or(Path::new("/")));
-        let (runs, errors) =
+        let Answers { runs, errors, .. } =
             reach(&base).await.with_context(|| format!("cannot look for runs in {}", base.display()))?;
         for error in &errors {
             complain(&chain(error));
