@@ -60,9 +60,10 @@ fn lost(data_dir: Option<&Path>, given: bool) -> Vec<(PathBuf, RunId)> {
         }
     }
     if !given {
-        let base = machine::socket_base(data_dir.unwrap_or(Path::new("/")));
-        // Errors are reported when the runs are queried.
-        candidates.extend(KeptSockets::all(&base).unwrap_or_default().iter().filter_map(KeptSockets::run));
+        for base in machine::socket_bases(data_dir) {
+            // Errors are reported when the runs are queried.
+            candidates.extend(KeptSockets::all(&base).unwrap_or_default().iter().filter_map(KeptSockets::run));
+        }
     }
     let is_lost = |run: &(PathBuf, RunId)| {
         let owner = Owner::Run { background: Some(run.1.clone()) };

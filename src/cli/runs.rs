@@ -113,9 +113,9 @@ impl World {
             bail!("there is no data directory {}", given.display());
         }
         revive(data_dir.as_deref(), given.is_some()).await;
-        let base = machine::socket_base(data_dir.as_deref().unwrap_or(Path::new("/")));
+        let bases = machine::socket_bases(data_dir.as_deref());
         let Answers { runs, errors, unheard } =
-            reach(&base).await.with_context(|| format!("cannot look for runs in {}", base.display()))?;
+            reach(&bases).await.with_context(|| format!("cannot look for runs in {bases:?}"))?;
         for error in &errors {
             complain(&chain(error));
         }

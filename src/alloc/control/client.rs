@@ -100,11 +100,11 @@ pub struct Answers {
     pub unheard: Vec<(PathBuf, RunId)>,
 }
 
-/// Asks the runs whose socket directories are in `base`.
+/// Asks the runs whose socket directories are in `bases`.
 ///
 /// # Errors
-/// When `base` cannot be read, or another user may write to it.
-pub async fn reach(base: &Path) -> io::Result<Answers> {
+/// When one of `bases` cannot be read, or another user may write to it.
+pub async fn reach(bases: &[PathBuf]) -> io::Result<Answers> {
     let mut answers = Answers::default();
     // All runs are asked at once, so that one that hangs does not delay the others.
     let mut asking = JoinSet::new();
@@ -127,11 +127,13 @@ pub async fn reach(base: &Path) -> io::Result<Answers> {
             (tokio::time::timeout(STATUS_TIMEOUT, asked).await, socket, kept)
         }
     };
-    for dir in SocketDir::live(base)? {
-        asking.spawn(ask(&dir, None));
-    }
-    for kept in KeptSockets::all(base)? {
-        asking.spawn(ask(&kept.path.clone(), Some(kept)));
+    for base in bases {
+        for dir in SocketDir::live(base)? {
+            asking.spawn(ask(&dir, None));
+        }
+        for kept in KeptSockets::all(base)? {
+            asking.spawn(ask(&kept.path.clone(), Some(kept)));
+        }
     }
     for (answer, socket, kept) in asking.join_all().await {
         match answer {
@@ -145,14 +147,17 @@ pub async fn reach(base: &Path) -> io::Result<Answers> {
     Ok(answers)
 }
 
-/// The control sockets of the runs whose socket directories are in `base`, whether or not somebody listens there.
+/// The control sockets of the runs whose socket directories are in `bases`, whether or not somebody listens there.
 ///
 /// # Errors
 /// As [`reach`].
-pub fn sockets(base: &Path) -> io::Result<Vec<PathBuf>> {
-    let live = SocketDir::live(base)?.into_iter();
-    let kept = KeptSockets::all(base)?.into_iter().map(|kept| kept.path);
-    Ok(live.chain(kept).map(|dir| dir.join(CONTROL)).collect())
+pub fn sockets(bases: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for base in bases {
+        let kept = KeptSockets::all(base)?.into_iter().map(|kept| kept.path);
+        found.extend(SocketDir::live(base)?.into_iter().chain(kept).map(|dir| dir.join(CONTROL)));
+    }
+    Ok(found)
 }
 
 /// How long a run's process may take to exit after it has closed its sockets.
@@ -336,8 +341,8 @@ mod tests {
         let lock = OwnerLock::take(data.path(), &owner).unwrap().unwrap();
         let kept = KeptSockets::open(base.path(), data.path(), &owner).unwrap().unwrap();
         let ask = || {
-            let base = base.path().to_owned();
-            task::spawn(async move { reach(&base).await })
+            let bases = [base.path().to_owned()];
+            task::spawn(async move { reach(&bases).await })
         };
         let dying = || UnixListener::bind(kept.path.join(CONTROL)).unwrap();
 
