@@ -711,6 +711,11 @@ fn p1_plan_says_what_a_file_changes_of_what_runs() {
     assert!(out.status == 0 && out.stdout.contains("group g: unchanged, 2 running"), "{out:?}");
     let dry = world.ask(&["run", "--dry-run", file.to_str().unwrap()]);
     assert!(dry.status == 0 && out.stdout.starts_with(&dry.stdout), "{dry:?}");
+    for json in [&[][..], &["--json"]] {
+        let dry = |more: &[&str]| world.ask(&[&["run", "--dry-run"], json, more, &[file.to_str().unwrap()]].concat());
+        let (fore, back) = (dry(&[]), dry(&["--detach"]));
+        assert!(back.status == 0 && !back.stdout.is_empty() && back.stdout == fore.stdout, "{back:?}");
+    }
     let out = world.ask(&["plan", "/no/such/file.hcl"]);
     assert!(out.status == 255 && out.stderr.contains("/no/such/file.hcl"), "{out:?}");
     world.done(&["stop", "planned"]);
