@@ -350,10 +350,11 @@ pub(super) fn row(cells: &[&str]) -> Vec<String> {
 /// Reports what happens to the tasks of killed runs.
 fn tell_of_lost(found: &[&Found]) {
     for Found { view, keeper } in found {
-        if let Keeper::Lost { record, .. } = keeper {
+        if let Keeper::Lost { record, is_wanted } = keeper {
+            let others = if *is_wanted { "agentbin gc --abandoned does" } else { "agentbin gc and the next run do" };
             complain(&format!(
                 "the run of allocation {} (job {:?}, process {}) was killed, and its tasks may still run; `agentbin stop {}` \
-                 ends them and removes what is left, as agentbin gc and the next run do",
+                 ends them and removes what is left, as {others}",
                 short(&view.id),
                 view.job,
                 record.owner.pid,
