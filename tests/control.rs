@@ -628,6 +628,16 @@ fn p1_what_is_said_after_the_start_is_kept() {
     let swept = world.done(&["gc", "--kept-logs", "0s"]);
     assert!(swept.contains(out.stdout.trim()) && !messages.exists(), "{swept}");
 
+    let ids = detach(&world, &service("two", 2));
+    let messages = |id: &String| world.data_dir().join("logs").join(id).join("supervisor.log");
+    let first = ids.iter().find(|id| messages(id).exists()).expect("one has the messages of both");
+    world.done(&["stop", first]);
+    let swept = world.done(&["gc", "--kept-logs", "0s"]);
+    assert!(messages(first).exists(), "the other one goes on: {swept}");
+    world.done(&["stop", "two"]);
+    let swept = world.done(&["gc", "--kept-logs", "0s"]);
+    assert!(ids.iter().all(|id| swept.contains(id.as_str()) && !messages(id).exists()), "{swept}");
+
     let id = detach(&world, &service("silent", 1)).remove(0);
     world.done(&["stop", "silent"]);
     let kept = world.data_dir().join("logs").join(id);

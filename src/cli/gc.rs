@@ -121,12 +121,16 @@ fn kept_logs(data_dir: &Path) -> anyhow::Result<Vec<KeptLogs>> {
     };
     let entries = std::fs::read_dir(&base).with_context(failed)?;
     let mut found = Vec::new();
+    // A supervisor writes its messages among the logs of its first allocation, which may have ended before the others.
+    let runs = RunFile::all(data_dir).with_context(failed)?;
+    let runs: Vec<RunFile> = runs.iter().filter_map(|id| RunFile::read(data_dir, id).ok().flatten()).collect();
+    let in_use = |name: &String| runs.iter().any(|run| run.announced && run.allocs.first() == Some(name));
     for entry in entries {
         let entry = entry.with_context(failed)?;
         let name = entry.file_name().to_string_lossy().into_owned();
         // The messages of a background job are there from its start on.
         let is_ours = AllocId::parse(&name).is_some() && !data_dir.join(format!("alloc/{name}.json")).exists();
-        if !is_ours || !entry.file_type().with_context(failed)?.is_dir() {
+        if !is_ours || in_use(&name) || !entry.file_type().with_context(failed)?.is_dir() {
             continue;
         }
         if let Err(e) = own.enter(&entry.file_name()) {
