@@ -1706,7 +1706,7 @@ fn p1_commands_about_runs_find_the_allocations_of_the_agent() {
     agent.register(&job("web", "service", WAITS, json!({})));
     agent.register(&job("once", "batch", "echo done", json!({})));
     let alloc = agent.alloc("web", "running", "");
-    agent.alloc("once", "complete", "");
+    let once = agent.alloc("once", "complete", "");
     let id = alloc["ID"].as_str().unwrap();
     let listed = world.done(&["ps"]);
     let line = listed.lines().find(|line| line.starts_with(&id[..8])).unwrap_or_else(|| panic!("{listed}"));
@@ -1716,6 +1716,7 @@ fn p1_commands_about_runs_find_the_allocations_of_the_agent() {
     let described = world.done(&["status", "web"]);
     assert!(described.contains(&format!("process {}", agent.child.id())) && described.contains("Agent"), "{described}");
     assert_eq!((world.done(&["logs", "web"]).as_str(), world.done(&["logs", "once"]).as_str()), ("up\n", "done\n"));
+    assert_eq!(world.done(&["logs", "-f", once["ID"].as_str().unwrap()]), "done\n", "its end is the end of its output");
     assert_eq!(world.done(&["exec", "web", "sh", "-c", "echo job $NOMAD_JOB_ID"]), "job web\n");
     assert!(world.done(&["top", "--once"]).lines().any(|line| line.contains("web")));
     assert!(world.done(&["stats", "web"]).contains(&id[..8]));

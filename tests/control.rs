@@ -628,6 +628,16 @@ fn p1_what_is_said_after_the_start_is_kept() {
     let swept = world.done(&["gc", "--kept-logs", "0s"]);
     assert!(swept.contains(out.stdout.trim()) && !messages.exists(), "{swept}");
 
+    let ids = detach(&world, &service("two", 2));
+    let messages = |id: &String| world.data_dir().join("logs").join(id).join("supervisor.log");
+    let first = ids.iter().find(|id| messages(id).exists()).expect("one has the messages of both");
+    world.done(&["stop", first]);
+    let swept = world.done(&["gc", "--kept-logs", "0s"]);
+    assert!(messages(first).exists(), "the other one goes on: {swept}");
+    world.done(&["stop", "two"]);
+    let swept = world.done(&["gc", "--kept-logs", "0s"]);
+    assert!(ids.iter().all(|id| swept.contains(id.as_str()) && !messages(id).exists()), "{swept}");
+
     let id = detach(&world, &service("silent", 1)).remove(0);
     world.done(&["stop", "silent"]);
     let kept = world.data_dir().join("logs").join(id);
@@ -711,6 +721,11 @@ fn p1_plan_says_what_a_file_changes_of_what_runs() {
     assert!(out.status == 0 && out.stdout.contains("group g: unchanged, 2 running"), "{out:?}");
     let dry = world.ask(&["run", "--dry-run", file.to_str().unwrap()]);
     assert!(dry.status == 0 && out.stdout.starts_with(&dry.stdout), "{dry:?}");
+    for json in [&[][..], &["--json"]] {
+        let dry = |more: &[&str]| world.ask(&[&["run", "--dry-run"], json, more, &[file.to_str().unwrap()]].concat());
+        let (fore, back) = (dry(&[]), dry(&["--detach"]));
+        assert!(back.status == 0 && !back.stdout.is_empty() && back.stdout == fore.stdout, "{back:?}");
+    }
     let out = world.ask(&["plan", "/no/such/file.hcl"]);
     assert!(out.status == 255 && out.stderr.contains("/no/such/file.hcl"), "{out:?}");
     world.done(&["stop", "planned"]);

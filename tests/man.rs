@@ -141,6 +141,14 @@ fn the_executors_configuration_is_explained() {
 }
 
 #[test]
+fn the_logs_block_of_the_drivers_is_explained() {
+    let text = page("agentbin-driver.8");
+    for key in ["max_files", "max_file_size", "compress", "max_age"] {
+        assert!(text.contains(&format!("\n.Ql {key}\n")), "{key} is not explained");
+    }
+}
+
+#[test]
 fn pages_refer_to_pages_that_exist() {
     for entry in fs::read_dir(repository().join("man")).expect("reads man/") {
         let path = entry.expect("reads an entry").path();

@@ -531,6 +531,29 @@ fn a4_a_run_whose_record_is_not_understood_is_not_forgotten() {
     world.assert_clean();
 }
 
+/// The file of a newer version is left to that version, and nothing is said to end the run meanwhile that does not.
+#[test]
+fn a4_a_run_of_a_newer_version_is_said_to_be_kept() {
+    need_root!();
+    let world = World::new();
+    let id = detach(&world, &counters("newer"), &[]);
+    kill_supervisor(&world);
+    let mut files = std::fs::read_dir(world.data_dir().join("runs")).unwrap().flatten().map(|entry| entry.path());
+    let path = files.find(|path| path.extension().is_some_and(|end| end == "json")).unwrap();
+    let file = std::fs::read_to_string(&path).unwrap();
+    let newer = file.replacen("\"version\":1", "\"version\":9", 1);
+    assert_ne!(file, newer);
+    std::fs::write(&path, newer).unwrap();
+    let out = world.ask(&["ps"]);
+    assert!(out.stdout.contains(&id[..8]) && out.stderr.contains("as agentbin gc --abandoned does"), "{out:?}");
+    let told = world.done(&["gc"]);
+    assert!(told.contains("kept") && told.contains("this version cannot take it up again"), "{told}");
+    std::fs::write(&path, file).unwrap();
+    assert_eq!(view(&world)["id"], id.as_str());
+    world.done(&["stop", "newer"]);
+    world.assert_clean();
+}
+
 /// From another pid namespace nothing of it can be seen, and is not taken for dead: else it would be started a second time.
 #[test]
 fn a4_another_pid_namespace_takes_nothing_up() {

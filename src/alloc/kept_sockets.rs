@@ -3,7 +3,7 @@
 //!
 //! A symlink in it names a file that exists as long as the owner may return; once that file is gone, the owner will not.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, DirEntry};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
@@ -17,6 +17,7 @@ use sha2::Digest as _;
 use super::owner::{Owner, OwnerLock, RunId};
 use super::text::hex;
 use crate::spec::Order as _;
+use crate::sys::net::is_served;
 use crate::sys::owned::OwnDir;
 
 /// The symlink to the owner's file.
@@ -117,6 +118,11 @@ impl KeptSockets {
         if self.anchor.symlink_metadata().is_ok() {
             return Ok(false);
         }
+        // Its data directory may be visible only in another mount namespace, where it lives.
+        let serves = |entry: DirEntry| matches!(is_served(&entry.path()), Ok(true));
+        if std::fs::read_dir(&self.path).into_iter().flatten().flatten().any(serves) {
+            return Ok(false);
+        }
         // The owner creates its lock before the directory, and its file after it.
         match self.run() {
             Some((data_dir, id)) => {
@@ -190,6 +196,9 @@ mod tests {
         assert!(!sockets.is_abandoned().unwrap());
         drop(UnixListener::bind(sockets.path.join("x")).unwrap());
         RunFile::remove(data.path(), &id).unwrap();
+        let served = UnixListener::bind(sockets.path.join("served")).unwrap();
+        assert!(!sockets.is_abandoned().unwrap(), "it lives where its data directory is visible");
+        drop(served);
         assert!(sockets.is_abandoned().unwrap());
         sockets.remove().unwrap();
         sockets.remove().unwrap();

@@ -13,7 +13,7 @@ use super::kept_sockets::KeptSockets;
 use super::machine_error::Doing as _;
 pub use super::machine_error::MachineError;
 use super::node::{Node, compute};
-use super::owner::Owner;
+use super::owner::{Owner, RunFile};
 use super::place::Machine;
 use super::ports::PortPool;
 use super::process::Orphans;
@@ -112,6 +112,25 @@ pub fn socket_base(data_dir: &Path) -> PathBuf {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_dir());
         runtime.map_or_else(|| data_dir.join("run"), |dir| dir.join("agentbin"))
     }
+}
+
+/// The parents of the socket directories of this user's runs: [`socket_base`], and those of runs in the background that were
+/// started in another environment.
+#[must_use]
+pub fn socket_bases(data_dir: Option<&Path>) -> Vec<PathBuf> {
+    let mut bases = vec![socket_base(data_dir.unwrap_or(Path::new("/")))];
+    let Some(data_dir) = data_dir else { return bases };
+    // Errors are reported by those who look for the runs.
+    for id in RunFile::all(data_dir).unwrap_or_default() {
+        if let Ok(Some(file)) = RunFile::read(data_dir, &id)
+            && let Some(base) = file.sockets.parent()
+            && !bases.iter().any(|known| known == base)
+            && OwnDir::open(base).is_ok()
+        {
+            bases.push(base.to_owned());
+        }
+    }
+    bases
 }
 
 /// The directory with the lock of what all processes of this user share, and with the registry of their ports: the same for all
@@ -487,4 +506,26 @@ fn host_env() -> BTreeMap<String, String> {
     let handed_on = |key: &str| !OF_SERVICE_MANAGER.contains(&key);
     let text = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
     text.filter(|(key, _)| handed_on(key)).into_map()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::owner::RunId;
+
+    #[test]
+    fn runs_are_looked_for_where_their_files_say_that_they_listen() {
+        let (data, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let usual = socket_base(data.path());
+        assert_eq!(socket_bases(Some(data.path())), std::slice::from_ref(&usual));
+        let missing = other.path().join("missing");
+        for base in [other.path(), other.path(), usual.as_path(), missing.as_path()] {
+            let id = RunId::random();
+            let sockets = base.join(format!("run-{}", id.as_str()));
+            RunFile::new(id, "job", &sockets, serde_json::Value::Null).write(data.path()).unwrap();
+        }
+        assert_eq!(socket_bases(Some(data.path())), [usual.clone(), other.path().to_owned()]);
+        std::fs::set_permissions(other.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        assert_eq!(socket_bases(Some(data.path())), [usual], "another user may have made what listens there");
+    }
 }

@@ -14,7 +14,7 @@ use std::time::SystemTime;
 use super::atomic::write_atomically;
 use super::owner::Owner;
 use super::ports::AllocPort;
-use super::state::State;
+use super::state::{Phase, State};
 use crate::driver::{Dns, NetworkIsolation};
 use crate::net::{Network, Status};
 use crate::spec::collections::BTreeMap;
@@ -265,6 +265,13 @@ impl Record {
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.restore.as_ref().is_some_and(|restore| restore.stopping)
+    }
+
+    /// Whether its tasks have ended, and none is to run again: an agent keeps such an allocation until it is collected.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let Some(Restore { tasks, .. }) = &self.restore else { return false };
+        !tasks.is_empty() && tasks.iter().all(|task| task.phase == Phase::Dead && !task.anew)
     }
 
     /// The allocation's id; `None` if the file was tampered with.
@@ -536,6 +543,34 @@ mod tests {
         records.remove(&id).unwrap();
         records.remove(&id).unwrap();
         assert_eq!(std::fs::read_dir(data.path().join("alloc")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn an_allocation_has_ended_when_none_of_its_tasks_runs_again() {
+        let with = |tasks: Vec<State>| {
+            let restore = Restore {
+                owner: Owner::Agent,
+                index: 0,
+                name: String::new(),
+                created: SystemTime::now(),
+                ports: Vec::new(),
+                ports_are_assigned: false,
+                network: None,
+                dns: None,
+                stopping: false,
+                is_set_up: true,
+                tasks,
+            };
+            record(&AllocId::new(uuid::Uuid::new_v4())).restorable(restore)
+        };
+        let of = |phase: Phase, anew: bool| State { phase, anew, ..State::default() };
+        let dead = of(Phase::Dead, false);
+        assert!(with(vec![dead.clone(), dead.clone()]).has_ended());
+        for other in [of(Phase::Running, false), of(Phase::Waiting, false), of(Phase::Dead, true)] {
+            assert!(!with(vec![dead.clone(), other.clone()]).has_ended(), "{other:?}");
+        }
+        assert!(!with(Vec::new()).has_ended(), "they are not known yet");
+        assert!(!record(&AllocId::new(uuid::Uuid::new_v4())).has_ended());
     }
 
     #[test]

@@ -54,7 +54,8 @@ pub struct Tracker {
     policy: RestartPolicy,
     on_success: bool,
     count: u32,
-    window: Option<Instant>,
+    /// When the current interval began.
+    window: Instant,
 }
 
 /// Whether a task is restarted after it succeeded: main tasks of service and system jobs, and sidecars.
@@ -70,10 +71,10 @@ pub const fn restarts_on_success(kind: JobType, task: &Task) -> bool {
 }
 
 impl Tracker {
-    /// A tracker that has counted no restart yet.
+    /// A tracker that has counted no restart yet; its first interval begins now.
     #[must_use]
-    pub const fn new(policy: RestartPolicy, on_success: bool) -> Tracker {
-        Tracker { policy, on_success, count: 0, window: None }
+    pub const fn new(policy: RestartPolicy, on_success: bool, now: Instant) -> Tracker {
+        Tracker { policy, on_success, count: 0, window: now }
     }
 
     /// Uses this policy from now on.
@@ -85,13 +86,12 @@ impl Tracker {
     pub(super) fn resume(&mut self, counted: Counted, now: Instant, today: SystemTime) {
         let ago = counted.since.and_then(|since| today.duration_since(since).ok());
         self.count = counted.count;
-        self.window = ago.map(|ago| now.checked_sub(ago).unwrap_or(now));
+        self.window = ago.and_then(|ago| now.checked_sub(ago)).unwrap_or(now);
     }
 
     /// The counts, for a later process.
     pub(super) fn counted(&self, now: Instant, today: SystemTime) -> Counted {
-        let since = self.window.and_then(|window| today.checked_sub(now.saturating_duration_since(window)));
-        Counted { count: self.count, since }
+        Counted { count: self.count, since: today.checked_sub(now.saturating_duration_since(self.window)) }
     }
 
     /// The longest wait before a restart.
@@ -112,11 +112,8 @@ impl Tracker {
             return if done { Verdict::Terminated { reason } } else { Verdict::NotRestarting { reason } };
         }
 
-        let window = *self.window.get_or_insert(now);
-        let (window, fresh) = if now > window + self.policy.interval { (now, true) } else { (window, false) };
-        if fresh {
-            self.count = 0;
-            self.window = Some(window);
+        if now > self.window + self.policy.interval {
+            (self.count, self.window) = (0, now);
         }
         self.count += 1;
 
@@ -131,15 +128,17 @@ impl Tracker {
             let delay = self.policy.delay + self.policy.delay.mul_f64(0.25 * jitter.clamp(0.0, 1.0));
             return Verdict::Restart { delay, reason: "Restart within policy".to_owned() };
         }
-        let exceeded = |mode| {
-            let RestartPolicy { attempts, interval, .. } = self.policy;
-            format!("Exceeded allowed attempts {attempts} in interval {} and mode is \"{mode}\"", go_duration(interval))
-        };
-        match self.policy.mode {
-            RestartMode::Fail => Verdict::NotRestarting { reason: exceeded("fail") },
+        let RestartPolicy { attempts, interval, mode, .. } = self.policy;
+        match mode {
+            RestartMode::Fail => {
+                let interval = go_duration(interval);
+                let reason =
+                    format!("Exceeded allowed attempts {attempts} in interval {interval} and mode is \"fail\"");
+                Verdict::NotRestarting { reason }
+            }
             RestartMode::Delay => {
-                let delay = (window + self.policy.interval).saturating_duration_since(now);
-                Verdict::Restart { delay, reason: exceeded("delay") }
+                let delay = (self.window + interval).saturating_duration_since(now);
+                Verdict::Restart { delay, reason: "Exceeded allowed attempts, applying a delay".to_owned() }
             }
         }
     }
@@ -172,21 +171,37 @@ mod tests {
     #[test]
     fn mode_delay() {
         let start = Instant::now();
-        let mut tracker = Tracker::new(policy(RestartMode::Delay), true);
+        let mut tracker = Tracker::new(policy(RestartMode::Delay), true, start);
         for jitter in [0.0, 0.5, 1.0] {
-            restarted_within_policy(&tracker.next(FAILED, start, jitter), jitter);
+            restarted_within_policy(&tracker.next(FAILED, start + Duration::from_secs(3), jitter), jitter);
         }
-        let Verdict::Restart { delay, .. } = tracker.next(FAILED, start + Duration::from_secs(4), 1.0) else {
+        let Verdict::Restart { delay, reason } = tracker.next(FAILED, start + Duration::from_secs(4), 1.0) else {
             panic!()
         };
         assert_eq!(delay, Duration::from_secs(6), "it waits for the end of the interval, without jitter");
+        assert_eq!(reason, "Exceeded allowed attempts, applying a delay");
         restarted_within_policy(&tracker.next(FAILED, start + Duration::from_millis(10_001), 0.0), 0.0);
+    }
+
+    #[test]
+    fn the_interval_of_an_earlier_process_goes_on() {
+        let (start, today) = (Instant::now(), SystemTime::now());
+        let after = |seconds: u64| start + Duration::from_secs(seconds);
+        let mut tracker = Tracker::new(policy(RestartMode::Delay), true, start);
+        restarted_within_policy(&tracker.next(FAILED, after(2), 0.0), 0.0);
+        let counted = tracker.counted(after(2), today);
+        assert_eq!((counted.count, counted.since), (1, today.checked_sub(Duration::from_secs(2))));
+        let mut later = Tracker::new(policy(RestartMode::Delay), true, after(5));
+        later.resume(counted, after(5), today + Duration::from_secs(3));
+        assert_eq!(later.counted(after(5), today).since, today.checked_sub(Duration::from_secs(5)));
+        later.resume(Counted::default(), after(6), today);
+        assert_eq!(later.counted(after(6), today), Counted { count: 0, since: Some(today) });
     }
 
     #[test]
     fn mode_fail() {
         let start = Instant::now();
-        let mut tracker = Tracker::new(policy(RestartMode::Fail), true);
+        let mut tracker = Tracker::new(policy(RestartMode::Fail), true, Instant::now());
         for _ in 0..3 {
             restarted_within_policy(&tracker.next(FAILED, start, 0.0), 0.0);
         }
@@ -198,7 +213,7 @@ mod tests {
 
     #[test]
     fn no_restart_on_success() {
-        let mut tracker = Tracker::new(policy(RestartMode::Delay), false);
+        let mut tracker = Tracker::new(policy(RestartMode::Delay), false, Instant::now());
         assert!(matches!(tracker.next(OK, Instant::now(), 0.0), Verdict::Terminated { .. }));
     }
 
@@ -206,7 +221,7 @@ mod tests {
     fn zero_attempts() {
         let none = RestartPolicy { attempts: 0, ..policy(RestartMode::Fail) };
         for (on_success, exit, terminated) in [(true, FAILED, false), (true, OK, false), (false, OK, true)] {
-            let verdict = Tracker::new(none, on_success).next(exit, Instant::now(), 0.0);
+            let verdict = Tracker::new(none, on_success, Instant::now()).next(exit, Instant::now(), 0.0);
             assert_eq!(matches!(verdict, Verdict::Terminated { .. }), terminated, "{verdict:?}");
             assert_eq!(matches!(verdict, Verdict::NotRestarting { .. }), !terminated, "{verdict:?}");
         }
@@ -214,13 +229,14 @@ mod tests {
 
     #[test]
     fn task_killed() {
-        let mut tracker = Tracker::new(policy(RestartMode::Fail), true);
+        let mut tracker = Tracker::new(policy(RestartMode::Fail), true, Instant::now());
         assert_eq!(tracker.next(End::Killed, Instant::now(), 0.0), Verdict::Killed);
     }
 
     #[test]
     fn restart_triggered() {
-        let mut tracker = Tracker::new(RestartPolicy { attempts: 0, ..policy(RestartMode::Fail) }, false);
+        let none = RestartPolicy { attempts: 0, ..policy(RestartMode::Fail) };
+        let mut tracker = Tracker::new(none, false, Instant::now());
         let now = Verdict::Restart { delay: Duration::ZERO, reason: String::new() };
         assert_eq!(tracker.next(End::RestartRequested, Instant::now(), 1.0), now);
     }
@@ -228,7 +244,7 @@ mod tests {
     #[test]
     fn restart_triggered_failure() {
         let start = Instant::now();
-        let mut tracker = Tracker::new(RestartPolicy { attempts: 1, ..policy(RestartMode::Fail) }, true);
+        let mut tracker = Tracker::new(RestartPolicy { attempts: 1, ..policy(RestartMode::Fail) }, true, start);
         restarted_within_policy(&tracker.next(FAILED, start, 0.0), 0.0);
         let requested = tracker.next(End::RestartRequested, start, 0.0);
         assert!(
@@ -241,12 +257,12 @@ mod tests {
     #[test]
     fn start_error_recoverable_fail() {
         let start = Instant::now();
-        let mut tracker = Tracker::new(policy(RestartMode::Fail), true);
+        let mut tracker = Tracker::new(policy(RestartMode::Fail), true, Instant::now());
         for _ in 0..3 {
             restarted_within_policy(&tracker.next(End::StartError { recoverable: true }, start, 0.0), 0.0);
         }
         assert!(reason(tracker.next(End::StartError { recoverable: true }, start, 0.0)).contains("Exceeded"));
-        let mut tracker = Tracker::new(policy(RestartMode::Fail), true);
+        let mut tracker = Tracker::new(policy(RestartMode::Fail), true, Instant::now());
         let verdict = tracker.next(End::StartError { recoverable: false }, start, 0.0);
         assert_eq!(reason(verdict), "Error was unrecoverable");
     }
@@ -254,7 +270,7 @@ mod tests {
     #[test]
     fn start_error_recoverable_delay() {
         let start = Instant::now();
-        let mut tracker = Tracker::new(policy(RestartMode::Delay), true);
+        let mut tracker = Tracker::new(policy(RestartMode::Delay), true, start);
         for _ in 0..3 {
             restarted_within_policy(&tracker.next(End::StartError { recoverable: true }, start, 0.0), 0.0);
         }

@@ -149,6 +149,8 @@ impl TaskRunner {
             ended: Instant::now(),
             leftovers: Vec::new(),
         };
+        let on_success = restarts_on_success(self.shared.kind, &self.task);
+        let tracker = Tracker::new(self.task.restart, on_success, Instant::now());
         let has_begun = self.earlier.as_ref().is_some_and(|state| state.handle.is_some() || state.undecided.is_some());
         if self.earlier.is_none() {
             self.event(EventKind::Received, "Task received by client", &[]);
@@ -157,7 +159,7 @@ impl TaskRunner {
             if self.earlier.is_none() {
                 self.tell_of_ports();
             }
-            if !self.starts(&mut result).await {
+            if !self.starts(tracker, &mut result).await {
                 return None;
             }
             self.give_back(&mut result.leftovers);
@@ -191,10 +193,9 @@ impl TaskRunner {
     }
 
     /// Starts the task until the restart policy ends it; `false` if its owner exits before that.
-    async fn starts(&mut self, result: &mut TaskResult) -> bool {
+    async fn starts(&mut self, mut tracker: Tracker, result: &mut TaskResult) -> bool {
         let mut setup = self.setup();
         let mut steps = prestart::steps();
-        let mut tracker = Tracker::new(self.task.restart, restarts_on_success(self.shared.kind, &self.task));
         let mut earlier = self.earlier.take();
         if let Some(state) = &earlier {
             tracker.resume(state.counted, Instant::now(), SystemTime::now());

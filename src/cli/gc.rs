@@ -8,7 +8,7 @@ use anyhow::Context as _;
 
 use super::{GcArgs, complain, print, tell};
 use crate::alloc::{
-    self, Finding, Owner, Record, abandoned_networks, abandoned_sockets, findings, machine, remove_ended_runs,
+    self, Finding, Owner, Record, RunFile, abandoned_networks, abandoned_sockets, findings, machine, remove_ended_runs,
     remove_network, remove_sockets,
 };
 use crate::spec::{AllocId, Order as _, escaped_lines};
@@ -38,7 +38,7 @@ pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
             Finding::Unrecorded(path) => writeln!(text, "left alone     {} (no record of it)", path.display()),
             Finding::Unreadable(error) => writeln!(text, "left alone     {}", alloc::chain(error)),
             Finding::Wanted(record) if !args.abandoned => {
-                writeln!(text, "kept           {} {}", describe(record), kept(record))
+                writeln!(text, "kept           {} {}", describe(record), kept(&data_dir, record))
             }
             Finding::Abandoned(record) | Finding::Wanted(record) if clean(&finding) => {
                 writeln!(text, "{remove:<14} {}", describe(record))
@@ -121,12 +121,16 @@ fn kept_logs(data_dir: &Path) -> anyhow::Result<Vec<KeptLogs>> {
     };
     let entries = std::fs::read_dir(&base).with_context(failed)?;
     let mut found = Vec::new();
+    // A supervisor writes its messages among the logs of its first allocation, which may have ended before the others.
+    let runs = RunFile::all(data_dir).with_context(failed)?;
+    let runs: Vec<RunFile> = runs.iter().filter_map(|id| RunFile::read(data_dir, id).ok().flatten()).collect();
+    let in_use = |name: &String| runs.iter().any(|run| run.announced && run.allocs.first() == Some(name));
     for entry in entries {
         let entry = entry.with_context(failed)?;
         let name = entry.file_name().to_string_lossy().into_owned();
         // The messages of a background job are there from its start on.
         let is_ours = AllocId::parse(&name).is_some() && !data_dir.join(format!("alloc/{name}.json")).exists();
-        if !is_ours || !entry.file_type().with_context(failed)?.is_dir() {
+        if !is_ours || in_use(&name) || !entry.file_type().with_context(failed)?.is_dir() {
             continue;
         }
         if let Err(e) = own.enter(&entry.file_name()) {
@@ -154,8 +158,11 @@ fn in_seconds(age: Duration) -> Duration {
 }
 
 /// The process that takes it over again.
-fn kept(record: &Record) -> &'static str {
+fn kept(data_dir: &Path, record: &Record) -> &'static str {
     match record.owned_by() {
+        Owner::Run { background: Some(id) } if RunFile::read(data_dir, &id).is_err() => {
+            "(this version cannot take it up again; gc --abandoned ends it)"
+        }
         Owner::Agent => "(agentbin agent takes it up again; gc --abandoned ends it)",
         Owner::Run { .. } => "(agentbin ps takes it up again; gc --abandoned ends it)",
     }

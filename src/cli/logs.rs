@@ -84,9 +84,9 @@ async fn end(followed: Option<PathBuf>, finishers: Vec<Finisher>) {
     finishers.iter().for_each(Finisher::finish);
 }
 
-/// Whether an allocation has its record, and a living supervisor.
+/// Whether an allocation has its record, tasks that have not ended, and a living supervisor.
 fn goes_on(record: &Path) -> bool {
-    let Ok(record) = Record::read(record) else { return false };
+    let Some(record) = Record::read(record).ok().filter(|record| !record.has_ended()) else { return false };
     crate::sys::processes::stat(record.owner.pid)
         .is_ok_and(|stat| stat.is_some_and(|s| s.start_ticks == record.owner.start_ticks && !s.ended))
 }

@@ -199,7 +199,8 @@ struct RunArgs {
     /// Keep allocations here [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Put the cgroups of tasks below this one: relative to each tree [default: nomad.slice, on cgroup v1 nomad]
+    /// Put the cgroups of tasks below this one, relative to the root of each cgroup hierarchy [default: nomad.slice, on cgroup v1
+    /// nomad]
     #[arg(long, value_name = "PATH")]
     cgroup_parent: Option<PathBuf>,
     /// Print what would run, with its ports, volumes and files, and start nothing
@@ -242,7 +243,7 @@ struct RunArgs {
     /// Give a parameterized job this metadata; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = args::meta)]
     meta: Vec<(String, String)>,
-    /// Say where a host network of the job file is: an address of this machine, or an interface; may be repeated
+    /// Define a host network by an address of this machine, or by an interface; may be repeated
     #[arg(long, value_name = "NAME=ADDRESS", value_parser = given_networks::given)]
     host_network: Vec<given_networks::Given>,
     /// Say which directory a host volume of the job file is; with `:ro` no task writes to it; may be repeated
@@ -293,7 +294,7 @@ struct ValidateArgs {
     /// Read variables from a file
     #[arg(long, value_name = "FILE")]
     var_file: Vec<PathBuf>,
-    /// Say where a host network of the job file is, as to run; may be repeated
+    /// Define a host network by address or interface, as for run; may be repeated
     #[arg(long, value_name = "NAME=ADDRESS", value_parser = given_networks::given)]
     host_network: Vec<given_networks::Given>,
     /// Say which directory a host volume of the job file is, as to run; may be repeated
@@ -340,7 +341,8 @@ struct AgentArgs {
     /// For trying things out: `raw_exec` is on, jobs end with the agent, and without --data-dir nothing is kept
     #[arg(long)]
     dev: bool,
-    /// Put the cgroups of tasks below this one: relative to each tree [default: nomad.slice, on cgroup v1 nomad]
+    /// Put the cgroups of tasks below this one, relative to the root of each cgroup hierarchy [default: nomad.slice, on cgroup v1
+    /// nomad]
     #[arg(long, value_name = "PATH")]
     cgroup_parent: Option<PathBuf>,
     /// Recover allocations in the data directory that are missing from the state, after the state was lost
@@ -650,7 +652,7 @@ struct UpdateArgs {
     /// CPU shares, as the job file's cpu
     #[arg(long, value_name = "MHZ")]
     cpu: Option<u64>,
-    /// Memory, as the job file's memory; without --memory-max it is the most
+    /// Memory, as the job file's memory; without --memory-max, the hard limit
     #[arg(long, value_name = "MIB", allow_negative_numbers = true)]
     memory: Option<i64>,
     /// The most memory, as the job file's `memory_max`; -1 for no limit
@@ -803,7 +805,8 @@ struct DoctorArgs {
     /// Where the probes' allocations are made [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
     #[arg(long, value_name = "DIR", requires = "probe")]
     data_dir: Option<PathBuf>,
-    /// Put the cgroups of probes below this one: relative to each tree [default: nomad.slice, on cgroup v1 nomad]
+    /// Put the cgroups of probes below this one, relative to the root of each cgroup hierarchy [default: nomad.slice, on cgroup v1
+    /// nomad]
     #[arg(long, value_name = "PATH", requires = "probe")]
     cgroup_parent: Option<PathBuf>,
 }

@@ -52,7 +52,7 @@ pub(super) struct CallArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct MetricsArgs {
-    /// Print Prometheus' text format instead of JSON
+    /// Output format [default: json]
     #[arg(long, value_name = "FORMAT", value_parser = ["json", "prometheus"])]
     format: Option<String>,
     #[command(flatten)]

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::complain;
 use super::runs::is_dead;
-use crate::alloc::control::reach;
+use crate::alloc::control::{Answers, reach};
 use crate::alloc::{Record, chain, machine};
 use crate::spec::collections::BTreeMap;
 use crate::spec::json::json;
@@ -72,9 +72,9 @@ impl Plan {
     /// When it cannot be seen what runs.
     pub(super) async fn of(given: Option<&Path>, job: &Job) -> anyhow::Result<Plan> {
         let data_dir = machine::existing_data_dir(given)?;
-        let base = machine::socket_base(data_dir.as_deref().unwrap_or(Path::new("/")));
-        let (runs, errors) =
-            reach(&base).await.with_context(|| format!("cannot look for runs in {}", base.display()))?;
+        let bases = machine::socket_bases(data_dir.as_deref());
+        let Answers { runs, errors, .. } =
+            reach(&bases).await.with_context(|| format!("cannot look for runs in {bases:?}"))?;
         for error in &errors {
             complain(&chain(error));
         }

@@ -60,17 +60,21 @@ fn lost(data_dir: Option<&Path>, given: bool) -> Vec<(PathBuf, RunId)> {
         }
     }
     if !given {
-        let base = machine::socket_base(data_dir.unwrap_or(Path::new("/")));
-        // Errors are reported when the runs are queried.
-        candidates.extend(KeptSockets::all(&base).unwrap_or_default().iter().filter_map(KeptSockets::run));
+        for base in machine::socket_bases(data_dir) {
+            // Errors are reported when the runs are queried.
+            candidates.extend(KeptSockets::all(&base).unwrap_or_default().iter().filter_map(KeptSockets::run));
+        }
     }
-    let is_lost = |(data_dir, id): &(PathBuf, RunId)| {
-        let owner = Owner::Run { background: Some(id.clone()) };
-        // A file that is not understood is left to a newer version.
-        OwnerLock::is_held(data_dir, &owner).is_ok_and(|held| !held)
-            && RunFile::read(data_dir, id).is_ok_and(|file| file.is_some_and(|file| file.announced))
+    let is_lost = |run: &(PathBuf, RunId)| {
+        let owner = Owner::Run { background: Some(run.1.clone()) };
+        OwnerLock::is_held(&run.0, &owner).is_ok_and(|held| !held) && is_announced(run)
     };
     candidates.into_iter().filter(is_lost).collect()
+}
+
+/// Whether a run is to go on if its supervisor is killed. A file that is not understood is left to a newer version.
+pub(super) fn is_announced((data_dir, id): &(PathBuf, RunId)) -> bool {
+    RunFile::read(data_dir, id).is_ok_and(|file| file.is_some_and(|file| file.announced))
 }
 
 /// Starts the supervisor, and waits until it has restored the tasks, or has ended.

@@ -52,7 +52,7 @@ const LONGEST_SINKS: u64 = 64 << 10;
 const LAST_WORDS: Duration = Duration::from_secs(30);
 
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
-    if args.detach && !args.supervise {
+    if args.detach && !args.supervise && !args.dry_run {
         return detach::start(args);
     }
     let mut builder = tokio::runtime::Builder::new_current_thread();

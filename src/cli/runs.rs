@@ -7,11 +7,10 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, bail};
 
 use super::output::indented;
-use super::revive::{is_any_lost, revive};
+use super::revive::{is_announced, is_any_lost, revive};
 use super::{PsArgs, RestartArgs, SignalArgs, StatsArgs, StatusArgs, StopArgs, UpdateArgs, complain, print, tell};
 use crate::alloc::control::{
-    AllocView, ClientError, Connection, ProcessUse, Reached, Request, RunView, StatsView, reach, seconds_since,
-    timestamp,
+    AllocView, Answers, Connection, ProcessUse, Reached, Request, RunView, StatsView, reach, seconds_since, timestamp,
 };
 use crate::alloc::{self, Finding, Owner, Record, chain, findings, machine};
 use crate::executor::NewLimits;
@@ -97,26 +96,31 @@ impl World {
     /// Lists the allocations; with `ended` also those that have ended. With a data directory, only those in it. What cannot be
     /// inspected is reported, and does not affect the rest.
     pub(super) async fn look(given: Option<&Path>, ended: bool) -> anyhow::Result<World> {
-        let world = World::look_once(given, ended).await?;
+        let (world, is_missing) = World::look_once(given, ended).await?;
         // A dying supervisor may have held its lock until after the lock was checked, so the check is repeated.
         // Runs of other data directories are known by their sockets only.
         let is_kept = |found: &Found| matches!(found.keeper, Keeper::Lost { is_wanted: true, .. });
-        let is_again = world.allocs.iter().any(is_kept) || is_any_lost(world.data_dir.as_deref(), given.is_some());
-        if is_again { World::look_once(given, ended).await } else { Ok(world) }
+        let is_again =
+            is_missing || world.allocs.iter().any(is_kept) || is_any_lost(world.data_dir.as_deref(), given.is_some());
+        if is_again { Ok(World::look_once(given, ended).await?.0) } else { Ok(world) }
     }
 
-    async fn look_once(given: Option<&Path>, ended: bool) -> anyhow::Result<World> {
+    /// Also returns whether a run that is to go on has not answered: another command may have started its next supervisor, which
+    /// holds the lock again.
+    async fn look_once(given: Option<&Path>, ended: bool) -> anyhow::Result<(World, bool)> {
         let data_dir = machine::existing_data_dir(given)?;
         if let (Some(given), None) = (given, &data_dir) {
             bail!("there is no data directory {}", given.display());
         }
         revive(data_dir.as_deref(), given.is_some()).await;
-        let base = machine::socket_base(data_dir.as_deref().unwrap_or(Path::new("/")));
-        let (runs, errors) =
-            reach(&base).await.with_context(|| format!("cannot look for runs in {}", base.display()))?;
+        let bases = machine::socket_bases(data_dir.as_deref());
+        let Answers { runs, errors, unheard } =
+            reach(&bases).await.with_context(|| format!("cannot look for runs in {bases:?}"))?;
         for error in &errors {
             complain(&chain(error));
         }
+        let is_shown = |dir: &PathBuf| given.is_none() || data_dir.as_ref() == Some(dir);
+        let is_missing = unheard.iter().any(|run| is_shown(&run.0) && is_announced(run));
         let mut world = World { data_dir, allocs: Vec::new() };
         for Reached { socket, run } in runs {
             if given.is_none() || world.data_dir.as_ref() == Some(&run.data_dir) {
@@ -141,7 +145,7 @@ impl World {
                 }
             }
             if !ended {
-                return Ok(world);
+                return Ok((world, is_missing));
             }
             let ended = alloc::ended(&machine::kept_logs(&dir)).unwrap_or_else(|error| {
                 complain(&format!("cannot read what was kept of ended jobs: {error}"));
@@ -152,7 +156,7 @@ impl World {
             let ended = ended.into_iter().filter(|view| !known.contains(&view.id));
             world.allocs.extend(ended.map(|view| Found { view, keeper: Keeper::Nobody }));
         }
-        Ok(world)
+        Ok((world, is_missing))
     }
 
     /// Adds the allocations of a run or of the agent; `ended` includes those of the agent that have ended, as it keeps them.
@@ -346,10 +350,11 @@ pub(super) fn row(cells: &[&str]) -> Vec<String> {
 /// Reports what happens to the tasks of killed runs.
 fn tell_of_lost(found: &[&Found]) {
     for Found { view, keeper } in found {
-        if let Keeper::Lost { record, .. } = keeper {
+        if let Keeper::Lost { record, is_wanted } = keeper {
+            let others = if *is_wanted { "agentbin gc --abandoned does" } else { "agentbin gc and the next run do" };
             complain(&format!(
                 "the run of allocation {} (job {:?}, process {}) was killed, and its tasks may still run; `agentbin stop {}` \
-                 ends them and removes what is left, as agentbin gc and the next run do",
+                 ends them and removes what is left, as {others}",
                 short(&view.id),
                 view.job,
                 record.owner.pid,
@@ -615,8 +620,7 @@ async fn order(socket: &Path, request: &Request, detach: bool, whole: bool) -> a
         Ok(!whole)
     };
     match given.await {
-        Err(ClientError::Ended) => Ok(false),
-        Err(error) if error.is_unheard() => Ok(false),
+        Err(error) if error.is_gone() => Ok(false),
         given => Ok(given?),
     }
 }

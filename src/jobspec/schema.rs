@@ -10,7 +10,7 @@
 pub(super) enum Use {
     /// It is read.
     Taken,
-    /// It is for a server that goes on with the job (an update, another number of instances); `run` says so and goes on.
+    /// `agentbin agent` does it (an update, another number of instances); `run` says that it does not, and goes on.
     Agent,
     /// It means something to a scheduler or a server only, so a task cannot tell whether it was there.
     NoEffect,
@@ -125,13 +125,13 @@ pub(super) static VALIDATION: Schema =
 
 pub(super) static JOB: Schema = Schema {
     keys: &[
-        key("all_at_once", Flag, NoEffect),
-        key("datacenters", Texts, NoEffect),
+        key("all_at_once", Flag, Agent),
+        key("datacenters", Texts, Agent),
         key("id", Text, Taken),
         key("name", Text, Taken),
         key("namespace", Text, Taken),
-        key("node_pool", Text, NoEffect),
-        key("priority", Number, NoEffect),
+        key("node_pool", Text, Agent),
+        key("priority", Number, Agent),
         key("region", Text, Taken),
         key("type", Text, Taken),
     ],
@@ -380,7 +380,7 @@ pub(super) static DISCONNECT: Schema = Schema {
 };
 
 pub(super) static EPHEMERAL_DISK: Schema = Schema {
-    keys: &[key("migrate", Flag, NoEffect), key("size", Number, Taken), key("sticky", Flag, NoEffect)],
+    keys: &[key("migrate", Flag, Agent), key("size", Number, Taken), key("sticky", Flag, Agent)],
     blocks: &[],
     free: false,
 };
@@ -464,7 +464,7 @@ pub(super) static SERVICE: Schema = Schema {
     keys: &[
         key("address", Text, Taken),
         key("address_mode", Text, Taken),
-        key("canary_tags", Texts, Agent),
+        key("canary_tags", Texts, NoEffect),
         key("cluster", Text, NoEffect),
         key("enable_tag_override", Flag, NoEffect),
         key("kind", Text, NoEffect),
@@ -476,7 +476,7 @@ pub(super) static SERVICE: Schema = Schema {
         key("task", Text, Taken),
     ],
     blocks: &[
-        block("canary_meta", 0, Once, Agent, &FREE),
+        block("canary_meta", 0, Once, NoEffect, &FREE),
         block("check", 0, Many, Taken, &CHECK),
         block("check_restart", 0, Once, Taken, &CHECK_RESTART),
         block("connect", 0, Once, Refused("remove it, and reach the other service by its address"), &CONNECT),

@@ -25,7 +25,7 @@ use crate::wire::drivers::{
     ExecTaskStreamingIoOperation, ExecTaskStreamingRequest, ExecTaskStreamingResponse, exec_task_streaming_request,
 };
 
-/// Pause before connecting again to a supervisor that does not listen yet.
+/// Pause before connecting again to a supervisor that does not listen yet, or no longer.
 const AGAIN: Duration = Duration::from_millis(20);
 /// How long a run may take to answer a status request.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -64,9 +64,15 @@ impl ClientError {
         use io::ErrorKind::{ConnectionRefused, NotFound};
         matches!(self, ClientError::Io { source, .. } if matches!(source.kind(), NotFound | ConnectionRefused))
     }
+
+    /// Whether no process listens there, or it ended before it answered.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        matches!(self, ClientError::Ended) || self.is_unheard()
+    }
 }
 
-/// Whether a run in the background has a supervisor, which may not listen yet.
+/// Whether a run in the background has a supervisor, which may not listen yet, or no longer.
 fn is_beginning(kept: &KeptSockets) -> bool {
     let held = |(data_dir, id): (PathBuf, RunId)| {
         OwnerLock::is_held(&data_dir, &Owner::Run { background: Some(id) }).unwrap_or(false)
@@ -83,12 +89,23 @@ pub struct Reached {
     pub run: RunView,
 }
 
-/// The runs whose socket directories are in `base`, and why some of them could not be asked.
+/// The answers of the runs.
+#[derive(Debug, Default)]
+pub struct Answers {
+    /// The runs that answered.
+    pub runs: Vec<Reached>,
+    /// Why some of the others could not be asked.
+    pub errors: Vec<ClientError>,
+    /// Runs in the background whose supervisors had ended, with their data directories.
+    pub unheard: Vec<(PathBuf, RunId)>,
+}
+
+/// Asks the runs whose socket directories are in `bases`.
 ///
 /// # Errors
-/// When `base` cannot be read, or another user may write to it.
-pub async fn reach(base: &Path) -> io::Result<(Vec<Reached>, Vec<ClientError>)> {
-    let (mut runs, mut errors) = (Vec::new(), Vec::new());
+/// When one of `bases` cannot be read, or another user may write to it.
+pub async fn reach(bases: &[PathBuf]) -> io::Result<Answers> {
+    let mut answers = Answers::default();
     // All runs are asked at once, so that one that hangs does not delay the others.
     let mut asking = JoinSet::new();
     let ask = |dir: &Path, kept: Option<KeptSockets>| {
@@ -96,48 +113,51 @@ pub async fn reach(base: &Path) -> io::Result<(Vec<Reached>, Vec<ClientError>)> 
         async move {
             let asked = async {
                 loop {
-                    let mut connection = match Connection::open(&socket).await {
-                        Err(error) if error.is_unheard() && kept.as_ref().is_some_and(is_beginning) => {
-                            // Its supervisor lives and will listen soon; the kernel has no event for that.
+                    let once = async { Connection::open(&socket).await?.ask::<RunView>(&Request::Status).await };
+                    match once.await {
+                        Err(error) if error.is_gone() && kept.as_ref().is_some_and(is_beginning) => {
+                            // A supervisor that begins listens soon, one that was killed will have released its lock soon; the
+                            // kernel has no event for either.
                             tokio::time::sleep(AGAIN).await;
-                            continue;
                         }
-                        opened => opened?,
-                    };
-                    return connection.ask::<RunView>(&Request::Status).await;
+                        answer => return answer,
+                    }
                 }
             };
-            (tokio::time::timeout(STATUS_TIMEOUT, asked).await, socket)
+            (tokio::time::timeout(STATUS_TIMEOUT, asked).await, socket, kept)
         }
     };
-    for dir in SocketDir::live(base)? {
-        asking.spawn(ask(&dir, None));
-    }
-    for kept in KeptSockets::all(base)? {
-        asking.spawn(ask(&kept.path.clone(), Some(kept)));
-    }
-    for (answer, socket) in asking.join_all().await {
-        match answer {
-            Ok(Ok(run)) => runs.push(Reached { socket, run }),
-            // It does not listen yet, or no longer.
-            Ok(Err(ClientError::Ended)) => {}
-            Ok(Err(error)) if error.is_unheard() => {}
-            Ok(Err(error)) => errors.push(error),
-            Err(_) => errors.push(ClientError::Io { path: socket, source: io::ErrorKind::TimedOut.into() }),
+    for base in bases {
+        for dir in SocketDir::live(base)? {
+            asking.spawn(ask(&dir, None));
+        }
+        for kept in KeptSockets::all(base)? {
+            asking.spawn(ask(&kept.path.clone(), Some(kept)));
         }
     }
-    runs.order_by(|one, other| one.run.began_at.cmp(&other.run.began_at));
-    Ok((runs, errors))
+    for (answer, socket, kept) in asking.join_all().await {
+        match answer {
+            Ok(Ok(run)) => answers.runs.push(Reached { socket, run }),
+            Ok(Err(error)) if error.is_gone() => answers.unheard.extend(kept.and_then(|kept| kept.run())),
+            Ok(Err(error)) => answers.errors.push(error),
+            Err(_) => answers.errors.push(ClientError::Io { path: socket, source: io::ErrorKind::TimedOut.into() }),
+        }
+    }
+    answers.runs.order_by(|one, other| one.run.began_at.cmp(&other.run.began_at));
+    Ok(answers)
 }
 
-/// The control sockets of the runs whose socket directories are in `base`, whether or not somebody listens there.
+/// The control sockets of the runs whose socket directories are in `bases`, whether or not somebody listens there.
 ///
 /// # Errors
 /// As [`reach`].
-pub fn sockets(base: &Path) -> io::Result<Vec<PathBuf>> {
-    let live = SocketDir::live(base)?.into_iter();
-    let kept = KeptSockets::all(base)?.into_iter().map(|kept| kept.path);
-    Ok(live.chain(kept).map(|dir| dir.join(CONTROL)).collect())
+pub fn sockets(bases: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for base in bases {
+        let kept = KeptSockets::all(base)?.into_iter().map(|kept| kept.path);
+        found.extend(SocketDir::live(base)?.into_iter().chain(kept).map(|dir| dir.join(CONTROL)));
+    }
+    Ok(found)
 }
 
 /// How long a run's process may take to exit after it has closed its sockets.
@@ -298,5 +318,52 @@ impl Incoming {
             },
             None => Err(ClientError::Ended),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use tokio::net::UnixListener;
+
+    use super::*;
+    use crate::alloc::Stop;
+    use crate::alloc::control::{Served, serve};
+    use crate::sys::task;
+
+    /// A killed supervisor's sockets are closed before its lock is released.
+    #[tokio::test]
+    async fn a_run_whose_supervisor_dies_while_it_is_asked_is_asked_again() {
+        let (base, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let id = RunId::random();
+        let owner = Owner::Run { background: Some(id.clone()) };
+        let lock = OwnerLock::take(data.path(), &owner).unwrap().unwrap();
+        let kept = KeptSockets::open(base.path(), data.path(), &owner).unwrap().unwrap();
+        let ask = || {
+            let bases = [base.path().to_owned()];
+            task::spawn(async move { reach(&bases).await })
+        };
+        let dying = || UnixListener::bind(kept.path.join(CONTROL)).unwrap();
+
+        let listener = dying();
+        let asking = ask();
+        drop(listener.accept().await.unwrap());
+        drop(listener);
+        let stop = tokio::sync::watch::Sender::new(Stop::No);
+        let served = Served::new("job", data.path(), true, SystemTime::now(), stop);
+        // The lock stands for that of the next supervisor.
+        serve(&kept.path, &served).unwrap();
+        let answers = asking.await.unwrap().unwrap();
+        assert_eq!((answers.runs.len(), answers.unheard.len()), (1, 0), "{answers:?}");
+
+        std::fs::remove_file(kept.path.join(CONTROL)).unwrap();
+        let listener = dying();
+        let asking = ask();
+        drop(listener.accept().await.unwrap());
+        drop((listener, lock));
+        let answers = asking.await.unwrap().unwrap();
+        assert_eq!((answers.runs.len(), answers.unheard), (0, vec![(data.path().to_owned(), id)]));
+        assert!(answers.errors.is_empty(), "{:?}", answers.errors);
     }
 }

@@ -33,7 +33,7 @@ use crate::spec::{AllocId, Group, Job, Signal, TaskEvent, TaskStats};
 use crate::sys::lock::lock;
 
 pub use changes::{Changes, TaskLife, TaskNow};
-pub use client::{ClientError, Connection, Incoming, Reached, SessionInput, reach, sockets};
+pub use client::{Answers, ClientError, Connection, Incoming, Reached, SessionInput, reach, sockets};
 pub use server::{ServeError, Served, serve};
 pub use wire::{
     AllocView, CheckView, EventView, PortView, ProcessUse, Request, RunView, ServiceView, StatsView, TaskView,

@@ -28,7 +28,6 @@ enum Answer {
 
 /// The last that each run has said.
 pub(super) struct Samples {
-    base: PathBuf,
     /// Only runs whose data is in this directory are shown.
     only: Option<PathBuf>,
     world: World,
@@ -43,7 +42,6 @@ impl Samples {
     /// Nothing has been asked yet. `is_given` shows only what is kept in this data directory.
     pub(super) fn new(data_dir: Option<&Path>, is_given: bool) -> Samples {
         Samples {
-            base: machine::socket_base(data_dir.unwrap_or(Path::new("/"))),
             only: data_dir.filter(|_| is_given).map(Path::to_owned),
             world: World { data_dir: data_dir.map(Path::to_owned), allocs: Vec::new() },
             used: BTreeMap::new(),
@@ -56,10 +54,11 @@ impl Samples {
 
     /// Asks all runs that have no question open.
     pub(super) fn ask(&mut self) {
-        let found: BTreeSet<PathBuf> = match sockets(&self.base) {
+        let bases = machine::socket_bases(self.world.data_dir.as_deref());
+        let found: BTreeSet<PathBuf> = match sockets(&bases) {
             Ok(found) => found.into_iter().collect(),
             Err(error) => {
-                self.note = format!("cannot look for runs in {}: {error}", self.base.display());
+                self.note = format!("cannot look for runs in {bases:?}: {error}");
                 return;
             }
         };

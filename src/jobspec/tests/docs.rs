@@ -13,22 +13,23 @@ const HEAD: &str = "# Blocks and keys of job files
 <!-- Made from src/jobspec/schema.rs by a test, which says how; not written by hand. -->
 
 Every block and key of Nomad's job specification, and what `agentbin run` does with it. `agentbin validate FILE` reads all of them and starts
-nothing. A name that is not here is a mistake in both, and is told with the name that was probably meant.
+nothing. A name that is not here is an error in both; the error suggests the nearest name.
 
 | in the tables | means |
 |---|---|
 | done | it does here what Nomad's documentation says |
-| later, by the agent | accepted, with a warning: it changes a job that runs, which a server does and a run of one job does not |
+| only by `agentbin agent` | accepted by `run`, with a warning; `agentbin agent` does what Nomad's documentation says |
 | no meaning here | accepted, with a warning: only a scheduler or a server reads it, and the task cannot tell whether it was there |
 | accepted | with a warning that says what happens instead |
 | refused | accepted by `validate` with a warning, refused by `run` before anything starts: running without it would not be what the file says |
 
-With `--strict` all warnings are mistakes. What stands inside of a block that is not read is checked all the same: a misspelt name or a value of the
-wrong type is a mistake there, too.
+`--strict` turns warnings into errors. Ignored blocks are checked as well: a misspelt name or a value of the wrong type in them is an error.
 ";
 
 /// What the table cannot say: path of the key, and what of it is done.
-const NOTES: [(&str, &str); 9] = [
+const NOTES: [(&str, &str); 11] = [
+    ("job.periodic", "`agentbin agent` starts it at its times"),
+    ("job.group.max_run_duration", "`agentbin agent` does it"),
     ("job.group.service.provider", "both `nomad` and `consul` are agentbin's own registry; `consul` with a warning"),
     ("job.group.service.on_update", "decides the health of the allocation, which the agent's deployments look at"),
     ("job.group.service.weights", "kept and shown; no DNS asks for them"),
@@ -68,7 +69,7 @@ fn inside(around: Use, own: Use) -> Use {
 fn becomes(becomes: Use) -> String {
     match becomes {
         Use::Taken => "done".to_owned(),
-        Use::Agent => "later, by the agent".to_owned(),
+        Use::Agent => "only by `agentbin agent`".to_owned(),
         Use::NoEffect => "no meaning here".to_owned(),
         Use::Instead(what) => format!("accepted: {what}"),
         Use::Refused(fix) => format!("refused; {fix}"),
@@ -127,6 +128,27 @@ fn j1_job_files_md_is_what_the_parser_does() {
         "docs/job-files.md is not what the table makes ({differs:?}); write it with AGENTBIN_WRITE_DOCS=1 cargo test --lib \
          job_files_md"
     );
+}
+
+/// What an agent does although a run does not (`src/agent/jobs.rs`).
+#[test]
+fn j1_job_files_md_says_what_the_agent_does() {
+    let page = page();
+    for name in [
+        "all_at_once",
+        "datacenters",
+        "max_run_duration",
+        "migrate",
+        "node_pool",
+        "periodic",
+        "priority",
+        "reschedule",
+        "sticky",
+        "update",
+    ] {
+        let mut rows = page.lines().filter(|line| line.starts_with(&format!("| `{name}` |")));
+        assert!(rows.any(|row| row.contains("`agentbin agent`")), "{name}");
+    }
 }
 
 /// Each name that Nomad's own types have is on the page, and each note is about one of them.

@@ -104,3 +104,20 @@ fn name(arguments: &[Value], index: usize) -> String {
 fn int(arguments: &[Value], index: usize) -> i64 {
     arguments.get(index).and_then(Value::signed).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page sorts the rows, so a text cannot refer to the row before it.
+    #[test]
+    fn j4_texts_name_the_function_that_they_refer_to() {
+        for function in TABLES.iter().flat_map(|(_, rows)| rows.iter()) {
+            let Function { name, about, .. } = function;
+            assert!(!about.starts_with("the same"), "{name}: {about}");
+            if let Some(other) = about.strip_prefix("as `").and_then(|rest| rest.split('`').next()) {
+                assert!(find(other).is_some(), "{name}: there is no {other}");
+            }
+        }
+    }
+}
