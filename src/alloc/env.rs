@@ -15,13 +15,6 @@ use crate::spec::{AllocId, DriverConfig, Group, IntoMap as _, Job, Task, env_nam
 /// Never inherited, whatever the denylist says: a user who runs a job by hand may have a cluster's token there.
 const TOKEN: &str = "NOMAD_TOKEN";
 
-/// Whether `key` can be the name of an environment variable in every shell.
-#[must_use]
-pub fn is_key(key: &str) -> bool {
-    let first = key.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
-    first && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-}
-
 /// The inputs of a task's environment.
 #[derive(Debug)]
 pub struct Source<'a> {
