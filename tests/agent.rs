@@ -1698,11 +1698,13 @@ fn p1_jobs_of_the_agent_are_run_shown_and_stopped() {
         command.args(args).arg("--socket").arg(&socket).stdin(Stdio::null()).output().unwrap().into()
     };
     let file = |name: &str, kind: &str, script: &str, more: &str| {
+        let update = "update {\n      min_healthy_time = \"100ms\"\n      healthy_deadline = \"2s\"\n      progress_deadline = \"3s\"\n    }";
+        let update = if kind == "service" { update } else { "" };
         let text = format!(
             "variable \"word\" {{\n  default = \"none\"\n}}\njob \"{name}\" {{\n  type = \"{kind}\"\n  {more}\n  group \"g\" {{\n    \
-             update {{\n      min_healthy_time = \"100ms\"\n      healthy_deadline = \"2s\"\n      progress_deadline = \"3s\"\n    }}\n    restart {{\n      attempts = 0\n      mode = \"fail\"\n    }}\n    \
-             task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"/bin/sh\"\n        args = [\"-c\", \
-             \"{script}\", \"sh\", var.word]\n      }}\n    }}\n  }}\n}}\n"
+             {update}\n    restart {{\n      attempts = 0\n      mode = \"fail\"\n    }}\n    \
+             task \"t\" {{\n      driver = \"raw_exec\"\n      kill_timeout = \"1s\"\n      config {{\n        command = \"/bin/sh\"\n        \
+             args = [\"-c\", \"{script}\", \"sh\", var.word]\n      }}\n    }}\n  }}\n}}\n"
         );
         world.file(&format!("{name}.nomad.hcl"), &text).display().to_string()
     };
