@@ -141,6 +141,11 @@ impl TaskEnv {
         &self.vars
     }
 
+    /// A variable, or what is known of the node: `node.*`, `attr.*`, `meta.*`.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.vars.get(name).map(String::as_str).or_else(|| self.node.lookup(name))
+    }
+
     /// Most bytes that one template may add to the task's variables.
     #[must_use]
     pub const fn most(&self) -> usize {
@@ -279,7 +284,7 @@ fn clean(key: String) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::alloc::fake;
 
@@ -288,7 +293,7 @@ mod tests {
         AllocPort { label: label.to_owned(), value, to, ip, task: task.map(str::to_owned) }
     }
 
-    fn built(isolation: FsIsolation, change: impl FnOnce(&mut Job)) -> TaskEnv {
+    pub(in crate::alloc) fn built(isolation: FsIsolation, change: impl FnOnce(&mut Job)) -> TaskEnv {
         let mut job = fake::job(vec![fake::task("web-app")]);
         job.meta.insert("who".to_owned(), "job".to_owned());
         job.groups[0].meta.insert("who".to_owned(), "group".to_owned());

@@ -114,7 +114,7 @@ impl Files {
 
 impl Host for Renderer {
     fn env(&self, name: &str) -> Option<Vec<u8>> {
-        self.env.vars().get(name).map(|value| value.clone().into_bytes())
+        self.env.get(name).map(|value| value.as_bytes().to_vec())
     }
 
     fn file(&self, path: &[u8]) -> Result<Vec<u8>, String> {
@@ -392,6 +392,30 @@ fn code_unit(chars: &mut Chars<'_>) -> Result<u16, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alloc::env::tests::built;
+    use crate::driver::FsIsolation;
+    use crate::spec::AllocId;
+
+    #[test]
+    fn j4_templates_read_the_task_s_variables_and_the_node_s_attributes() {
+        let id = AllocId::parse("0f2c1f7e-43b8-4a9c-9e0d-5a5b7e3c1d2e").unwrap();
+        let renderer = Renderer {
+            env: built(FsIsolation::Image, |_| {}),
+            dir: AllocDir::new(Path::new("/data"), &id),
+            task: "web-app".to_owned(),
+            values: Values::default(),
+            asked_for_services: AtomicBool::new(false),
+        };
+        for (name, expected) in [
+            ("NOMAD_META_who", Some("group")),
+            ("attr.kernel.name", Some("linux")),
+            ("node.datacenter", Some("dc1")),
+            ("node.unique.name", Some("here")),
+            ("attr.none", None),
+        ] {
+            assert_eq!(renderer.env(name).as_deref(), expected.map(str::as_bytes), "{name}");
+        }
+    }
 
     #[test]
     fn env_files_are_read_as_go_envparse_reads_them() {
