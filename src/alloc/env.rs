@@ -94,22 +94,27 @@ impl TaskEnv {
         let mut vars = BTreeMap::new();
         basics(source, &mut vars);
         ports(source, &mut vars);
-        for (key, value) in [&source.job.meta, &source.group.meta, &source.task.meta].into_iter().flatten() {
-            vars.insert(format!("NOMAD_META_{}", key.to_uppercase()), value.clone());
-            vars.insert(format!("NOMAD_META_{key}"), value.clone());
-        }
-        if source.isolation == FsIsolation::None {
-            for (key, value) in source.host {
-                let denied = key == TOKEN || source.denied.contains(key);
-                if !denied && !vars.contains_key(key) {
-                    vars.insert(key.clone(), value.clone());
-                }
-            }
-        }
         let tasks: usize = source.job.groups.iter().map(|g| g.count as usize * g.tasks.len()).sum();
         let most = (MOST_OF_RUN / tasks.max(1)).max(LEAST_OF_TASK);
         let mut env = TaskEnv { vars, node: Arc::clone(source.node), most, is_too_large: false };
         let room = Room::new(most);
+        let spelt = |(key, value): (&String, &String)| {
+            [key.to_uppercase(), key.clone()].map(|key| {
+                let key = env.interpolate_within(&format!("NOMAD_META_{key}"), &room);
+                (key, env.interpolate_within(value, &room))
+            })
+        };
+        let meta = [&source.job.meta, &source.group.meta, &source.task.meta].into_iter().flatten();
+        let meta: Vec<_> = meta.flat_map(spelt).collect();
+        env.vars.extend(meta);
+        if source.isolation == FsIsolation::None {
+            for (key, value) in source.host {
+                let denied = key == TOKEN || source.denied.contains(key);
+                if !denied && !env.vars.contains_key(key) {
+                    env.vars.insert(key.clone(), value.clone());
+                }
+            }
+        }
         let own =
             source.task.env.iter().map(|(k, v)| (env.interpolate_within(k, &room), env.interpolate_within(v, &room)));
         let own: Vec<_> = own.collect();
@@ -491,6 +496,18 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn meta_is_interpolated_with_what_precedes_it() {
+        let env = built(FsIsolation::Image, |job| {
+            job.meta.insert("url".to_owned(), "${attr.kernel.name}:${NOMAD_PORT_http-api}/${meta.none}".to_owned());
+            job.groups[0].tasks[0].meta.insert("of_${NOMAD_TASK_NAME}".to_owned(), "$${x}".to_owned());
+            job.groups[0].tasks[0].env.insert("URL".to_owned(), "${NOMAD_META_url}".to_owned());
+        });
+        let url = "linux:20123/${meta.none}";
+        assert_vars(&env, &[("NOMAD_META_URL", url), ("NOMAD_META_url", url), ("URL", url)]);
+        assert_vars(&env, &[("NOMAD_META_of_web_app", "${x}"), ("NOMAD_META_OF_web_app", "${x}")]);
+    }
+
+    #[test]
     fn references_to_large_values_fill_no_memory() {
         let env = |count: usize, tasks: u32| {
             built(FsIsolation::Image, |job| {
@@ -506,7 +523,12 @@ pub(super) mod tests {
             DriverConfig { values, ..DriverConfig::default() }
         };
         assert!(env(3, 1).interpolate_config(&config(3)).is_ok());
-        for (env, args) in [(env(3, 1), 65), (env(100_000, 1), 0), (env(1, 1000), 0)] {
+        let of_meta = built(FsIsolation::Image, |job| {
+            let large = job.name.repeat(1 << 20);
+            job.name = large;
+            job.meta.extend((0..100).map(|i| (format!("m{i}"), "${NOMAD_JOB_NAME}".to_owned())));
+        });
+        for (env, args) in [(env(3, 1), 65), (env(100_000, 1), 0), (env(1, 1000), 0), (of_meta, 0)] {
             let error = env.interpolate_config(&config(args)).unwrap_err().to_string();
             assert!(error.starts_with("what its ${...} references stand for has more than"), "{error}");
             assert!(env.vars().values().map(String::len).sum::<usize>() < 80 << 20);
