@@ -396,8 +396,9 @@ fn a_dispatched_job_gets_its_payload_and_metadata() {
     need_root!();
     let world = World::new();
     let agent = Agent::start(&world);
-    let mut parent = job("work", "batch", "cat local/in/data; echo; echo $NOMAD_META_color", json!({}));
-    parent["ParameterizedJob"] = json!({ "Payload": "required", "MetaRequired": ["color"] });
+    let script = "cat local/in/data; echo; echo $NOMAD_META_color ${NOMAD_META_size-unset} of $NOMAD_JOB_PARENT_ID";
+    let mut parent = job("work", "batch", script, json!({}));
+    parent["ParameterizedJob"] = json!({ "Payload": "required", "MetaRequired": ["color"], "MetaOptional": ["size"] });
     parent["TaskGroups"][0]["Tasks"][0]["DispatchPayload"] = json!({ "File": "in/data" });
     agent.register(&parent);
     // "hello"
@@ -405,7 +406,7 @@ fn a_dispatched_job_gets_its_payload_and_metadata() {
     let child = agent.json("PUT", "/v1/job/work/dispatch", &given);
     let child = child["DispatchedJobID"].as_str().unwrap().replace('/', "%2F");
     let done = agent.alloc(&child, "complete", "");
-    assert_eq!(agent.output(&done, "t"), "hello\ngreen\n");
+    assert_eq!(agent.output(&done, "t"), "hello\ngreen of work\n");
     if let Some(nomad) = nomad() {
         let file = world.file("payload", "by the command");
         let file = file.to_str().unwrap();

@@ -22,6 +22,8 @@ pub struct Source<'a> {
     pub job: &'a Job,
     /// The task's group.
     pub group: &'a Group,
+    /// The job that started this one; empty for none.
+    pub parent: &'a str,
     /// The task.
     pub task: &'a Task,
     /// The allocation.
@@ -104,8 +106,11 @@ impl TaskEnv {
                 (key, env.interpolate_within(value, &room))
             })
         };
+        // A parameterized job that runs was dispatched.
+        let unset = &String::new();
+        let optional = source.job.scheduling.parameterized.iter().flat_map(|rules| &rules.meta_optional);
         let meta = [&source.job.meta, &source.group.meta, &source.task.meta].into_iter().flatten();
-        let meta: Vec<_> = meta.flat_map(spelt).collect();
+        let meta: Vec<_> = optional.map(|key| (key, unset)).chain(meta).flat_map(spelt).collect();
         env.vars.extend(meta);
         if source.isolation == FsIsolation::None {
             for (key, value) in source.host {
@@ -232,6 +237,9 @@ fn basics(source: &Source<'_>, vars: &mut BTreeMap<String, String>) {
     set("TASK_NAME", task.name.clone());
     set("JOB_ID", job.id.clone());
     set("JOB_NAME", job.name.clone());
+    if !source.parent.is_empty() {
+        set("JOB_PARENT_ID", source.parent.to_owned());
+    }
     set("DC", source.node.datacenter.clone());
     set("NAMESPACE", job.namespace.clone());
     set("REGION", job.region.clone());
@@ -292,6 +300,7 @@ fn clean(key: String) -> String {
 pub(super) mod tests {
     use super::*;
     use crate::alloc::fake;
+    use crate::spec::Parameterized;
 
     fn port(label: &str, value: u16, to: Option<u16>, task: Option<&str>) -> AllocPort {
         let ip = if label.ends_with('6') { "2001:db8::7" } else { "192.0.2.7" }.parse().unwrap();
@@ -309,6 +318,7 @@ pub(super) mod tests {
         TaskEnv::build(&Source {
             job: &job,
             group,
+            parent: job.id.split_once("/dispatch-").map_or("", |(parent, _)| parent),
             task: &group.tasks[0],
             alloc: &id,
             index: 2,
@@ -403,6 +413,7 @@ pub(super) mod tests {
             let env = TaskEnv::build(&Source {
                 job: &job,
                 group: &job.groups[0],
+                parent: "",
                 task: &job.groups[0].tasks[task],
                 alloc: &id,
                 index: 0,
@@ -505,6 +516,18 @@ pub(super) mod tests {
         let url = "linux:20123/${meta.none}";
         assert_vars(&env, &[("NOMAD_META_URL", url), ("NOMAD_META_url", url), ("URL", url)]);
         assert_vars(&env, &[("NOMAD_META_of_web_app", "${x}"), ("NOMAD_META_OF_web_app", "${x}")]);
+    }
+
+    #[test]
+    fn a_dispatched_job_has_its_parent_and_its_optional_meta() {
+        let env = built(FsIsolation::Image, |job| {
+            job.id = "job/dispatch-1".to_owned();
+            let meta_optional = ["color", "who"].map(str::to_owned).into();
+            job.scheduling.parameterized = Some(Parameterized { meta_optional, ..Parameterized::default() });
+        });
+        assert_vars(&env, &[("NOMAD_JOB_PARENT_ID", "job"), ("NOMAD_META_WHO", "group"), ("NOMAD_META_who", "group")]);
+        assert_vars(&env, &[("NOMAD_META_COLOR", ""), ("NOMAD_META_color", "")]);
+        assert!(!built(FsIsolation::Image, |_| {}).vars().contains_key("NOMAD_JOB_PARENT_ID"));
     }
 
     #[test]

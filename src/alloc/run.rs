@@ -103,6 +103,7 @@ impl Alloc {
             untold: Vec::new(),
             hold: None,
             payload: Arc::default(),
+            parent: String::new(),
             previous: None,
             control,
             restored: None,
@@ -125,6 +126,13 @@ impl Alloc {
     #[must_use]
     pub fn with_payload(mut self, payload: &[u8]) -> Alloc {
         self.place.payload = payload.into();
+        self
+    }
+
+    /// The same, for a job that `parent` started, because it was dispatched or by its clock; empty for none.
+    #[must_use]
+    pub fn with_parent(mut self, parent: &str) -> Alloc {
+        parent.clone_into(&mut self.place.parent);
         self
     }
 
@@ -270,7 +278,7 @@ impl Alloc {
             plugins: Arc::clone(&self.place.machine.csi.plugins),
             network: self.place.network.as_ref().map(|network| network.isolation.clone()),
             dns: self.place.dns.clone(),
-            values: self.place.machine.values.of_group(&self.place.job, &self.group().name),
+            values: self.place.machine.values.of_group(&self.place.job, &self.place.parent, &self.group().name),
             payload: Arc::clone(&self.place.payload),
             offers: Offers::new(&self.place),
             events,

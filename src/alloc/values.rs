@@ -93,12 +93,10 @@ impl ValuesFile {
         ValuesFile { variables: Some(variables), ..self }
     }
 
-    /// The same, for the templates of a group.
+    /// The same, for the templates of a group. A job that `parent` started has the variables of that one.
     #[must_use]
-    pub(super) fn of_group(&self, job: &Job, group: &str) -> ValuesFile {
-        // A dispatched or periodic job has the variables of its parent job.
-        let id = ["/dispatch-", "/periodic-"].into_iter().find_map(|made| job.id.rsplit_once(made));
-        let id = id.map_or(job.id.as_str(), |(parent, _)| parent);
+    pub(super) fn of_group(&self, job: &Job, parent: &str, group: &str) -> ValuesFile {
+        let id = if parent.is_empty() { job.id.as_str() } else { parent };
         let names = ["nomad/jobs", id, group];
         let paths = (1..=names.len()).map(|n| names[..n].join("/")).collect();
         ValuesFile { asker: Some(Asker { namespace: job.namespace.clone(), paths }), ..self.clone() }
@@ -407,7 +405,7 @@ mod tests {
         let file = ValuesFile::default().with_services(&registry);
         for (namespace, expected) in [("default", &["default"][..]), ("team", &["team"]), ("other", &[])] {
             let job = Job { namespace: namespace.to_owned(), ..fake::job(vec![]) };
-            let values = file.of_group(&job, "group").of_task("task").read().unwrap();
+            let values = file.of_group(&job, "", "group").of_task("task").read().unwrap();
             let seen: Vec<String> = values.services().into_iter().map(|service| service.alloc).collect();
             assert_eq!(seen, expected, "{namespace}");
         }

@@ -323,6 +323,7 @@ fn offers(ports: Vec<AllocPort>, network: Option<(Status, PathBuf)>) -> (Offers,
     let env = TaskEnv::build(&Source {
         job: &job,
         group: &job.groups[0],
+        parent: "",
         task: &job.groups[0].tasks[0],
         alloc: &names.id,
         index: 0,
