@@ -673,8 +673,8 @@ mod tests {
     }
 
     fn restarting(attempts: u32, name: &str) -> Task {
-        let policy = RestartPolicy { attempts, interval: 60 * SECOND, delay: 10 * SECOND, mode: RestartMode::Fail };
-        Task { restart: policy, ..task(name) }
+        let (interval, delay, mode) = (60 * SECOND, 10 * SECOND, RestartMode::Fail);
+        Task { restart: RestartPolicy { attempts, interval, delay, mode, render_templates: false }, ..task(name) }
     }
 
     #[tokio::test(start_paused = true)]

@@ -249,6 +249,11 @@ impl TaskRunner {
             tracker.follow(self.task.restart);
             let verdict = tracker.next(end, Instant::now(), random());
             let counted = tracker.counted(Instant::now(), SystemTime::now());
+            if self.task.restart.render_templates {
+                setup.files = Arc::default();
+                steps.repeat_from("template");
+                self.control().update(|state| state.done = steps.done());
+            }
             if !self.follows(verdict, counted, result).await {
                 return !self.is_leaving();
             }
@@ -268,6 +273,7 @@ impl TaskRunner {
             bare_env: self.env.clone(),
             files: Arc::default(),
             rendered: Rendered::default(),
+            is_first_render: false,
             services_return_by: None,
             stop: self.stop.clone(),
             leave: self.leave.clone(),
