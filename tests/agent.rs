@@ -396,8 +396,9 @@ fn a_dispatched_job_gets_its_payload_and_metadata() {
     need_root!();
     let world = World::new();
     let agent = Agent::start(&world);
-    let mut parent = job("work", "batch", "cat local/in/data; echo; echo $NOMAD_META_color", json!({}));
-    parent["ParameterizedJob"] = json!({ "Payload": "required", "MetaRequired": ["color"] });
+    let script = "cat local/in/data; echo; echo $NOMAD_META_color ${NOMAD_META_size-unset} of $NOMAD_JOB_PARENT_ID";
+    let mut parent = job("work", "batch", script, json!({}));
+    parent["ParameterizedJob"] = json!({ "Payload": "required", "MetaRequired": ["color"], "MetaOptional": ["size"] });
     parent["TaskGroups"][0]["Tasks"][0]["DispatchPayload"] = json!({ "File": "in/data" });
     agent.register(&parent);
     // "hello"
@@ -405,7 +406,7 @@ fn a_dispatched_job_gets_its_payload_and_metadata() {
     let child = agent.json("PUT", "/v1/job/work/dispatch", &given);
     let child = child["DispatchedJobID"].as_str().unwrap().replace('/', "%2F");
     let done = agent.alloc(&child, "complete", "");
-    assert_eq!(agent.output(&done, "t"), "hello\ngreen\n");
+    assert_eq!(agent.output(&done, "t"), "hello\ngreen of work\n");
     if let Some(nomad) = nomad() {
         let file = world.file("payload", "by the command");
         let file = file.to_str().unwrap();
@@ -1751,11 +1752,13 @@ fn p1_jobs_of_the_agent_are_run_shown_and_stopped() {
         command.args(args).arg("--socket").arg(&socket).stdin(Stdio::null()).output().unwrap().into()
     };
     let file = |name: &str, kind: &str, script: &str, more: &str| {
+        let update = "update {\n      min_healthy_time = \"100ms\"\n      healthy_deadline = \"2s\"\n      progress_deadline = \"3s\"\n    }";
+        let update = if kind == "service" { update } else { "" };
         let text = format!(
             "variable \"word\" {{\n  default = \"none\"\n}}\njob \"{name}\" {{\n  type = \"{kind}\"\n  {more}\n  group \"g\" {{\n    \
-             update {{\n      min_healthy_time = \"100ms\"\n      healthy_deadline = \"2s\"\n      progress_deadline = \"3s\"\n    }}\n    restart {{\n      attempts = 0\n      mode = \"fail\"\n    }}\n    \
-             task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"/bin/sh\"\n        args = [\"-c\", \
-             \"{script}\", \"sh\", var.word]\n      }}\n    }}\n  }}\n}}\n"
+             {update}\n    restart {{\n      attempts = 0\n      mode = \"fail\"\n    }}\n    \
+             task \"t\" {{\n      driver = \"raw_exec\"\n      kill_timeout = \"1s\"\n      config {{\n        command = \"/bin/sh\"\n        \
+             args = [\"-c\", \"{script}\", \"sh\", var.word]\n      }}\n    }}\n  }}\n}}\n"
         );
         world.file(&format!("{name}.nomad.hcl"), &text).display().to_string()
     };

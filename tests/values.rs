@@ -170,6 +170,54 @@ fn j4_a_script_that_fails_ends_the_task_where_that_is_asked_for() {
     }
 }
 
+/// A task that tells its starts.
+const COUNTS: &str = "n=$(($(cat local/n 2>/dev/null || echo 0)+1)); echo $n > local/n; echo start $n; \
+                      while :; do sleep 0.05; done";
+
+#[test]
+fn j4_a_script_runs_after_the_first_rendering_where_that_is_asked_for() {
+    need_root!();
+    let script = |command: &str| {
+        let more = format!(
+            "change_mode = \"script\"\n change_script {{\n command = \"/bin/sh\"\n args = [\"-c\", \"{command}\"]\n \
+             fail_on_error = true\n run_on_first_render = true\n }}"
+        );
+        job(&template("{{ key \"v\" }}", "local/x", &more), COUNTS)
+    };
+    let world = World::new();
+    let values = world.file("values.json", r#"{"v": "one"}"#);
+    let running = start(&world, &script("cat local/x >> local/ran"), &values);
+    wait_for_text(&running.stderr, "Template successfully ran script: /bin/sh -c");
+    // A restart renders nothing.
+    world.done(&["restart", "t"]);
+    wait_for_text(&running.stdout, "start 2");
+    replace(&values, r#"{"v": "two"}"#);
+    wait_for_file(&glob(&world, "t/local/ran"), "one\ntwo\n");
+    let out = end(running, &world);
+    assert_eq!(out.stderr.matches("Template successfully ran script").count(), 2, "{out:?}");
+
+    let mut running = start(&world, &script("exit 3"), &values);
+    let out = running.finish();
+    assert!(out.status != 0 && out.stderr.contains("-c exit 3: exit code 3"), "{out:?}");
+    world.assert_clean();
+}
+
+#[test]
+fn j4_a_restart_renders_templates_again_where_that_is_asked_for() {
+    need_root!();
+    let world = World::new();
+    let text = job(&template("{{ timestamp \"05.000000000\" }}", "local/x", "once = true"), COUNTS);
+    let text = text.replace("mode = \"fail\"\n", "mode = \"fail\"\n render_templates = true\n");
+    let running = world.start_text(&text);
+    wait_for_text(&running.stdout, "start 1");
+    let file = glob(&world, "t/local/x");
+    let first = std::fs::read_to_string(&file).unwrap();
+    world.done(&["restart", "t"]);
+    wait_for_text(&running.stdout, "start 2");
+    assert_ne!(std::fs::read_to_string(&file).unwrap(), first);
+    end(running, &world);
+}
+
 #[test]
 fn j4_what_is_rendered_once_stays_and_files_get_their_owner() {
     need_root!();

@@ -292,6 +292,21 @@ async fn a_version_that_fails_goes_back_to_the_stable_one() {
 }
 
 #[tokio::test]
+async fn what_nomad_refuses_is_neither_valid_nor_planned_nor_registered() {
+    let world = World::new().await;
+    let Value::Object(spec) = job("batch", 1, "/bin/one", quick_update()) else { panic!() };
+    let commands = &world.agent.commands;
+    let errors = [
+        commands.validate(spec.clone()).errors.concat(),
+        commands.plan(spec.clone()).await.map(drop).unwrap_err().to_string(),
+        world.try_register(Value::Object(spec), None).await.map(drop).unwrap_err().to_string(),
+    ];
+    let told = "Task group g validation failed: 1 error occurred:\n\t* Job type \"batch\" does not allow update block";
+    assert!(errors.iter().all(|error| error.contains(told)), "{errors:?}");
+    assert!(world.agent.state.read().unwrap().job(&key("web")).unwrap().is_none());
+}
+
+#[tokio::test]
 async fn parameterized_jobs_run_when_they_are_dispatched_and_once_for_each_token() {
     let world = World::new().await;
     let mut parent = job("batch", 1, "/bin/one", json!({}));

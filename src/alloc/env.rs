@@ -15,13 +15,6 @@ use crate::spec::{AllocId, DriverConfig, Group, IntoMap as _, Job, Task, env_nam
 /// Never inherited, whatever the denylist says: a user who runs a job by hand may have a cluster's token there.
 const TOKEN: &str = "NOMAD_TOKEN";
 
-/// Whether `key` can be the name of an environment variable in every shell.
-#[must_use]
-pub fn is_key(key: &str) -> bool {
-    let first = key.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
-    first && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-}
-
 /// The inputs of a task's environment.
 #[derive(Debug)]
 pub struct Source<'a> {
@@ -29,6 +22,8 @@ pub struct Source<'a> {
     pub job: &'a Job,
     /// The task's group.
     pub group: &'a Group,
+    /// The job that started this one; empty for none.
+    pub parent: &'a str,
     /// The task.
     pub task: &'a Task,
     /// The allocation.
@@ -101,22 +96,30 @@ impl TaskEnv {
         let mut vars = BTreeMap::new();
         basics(source, &mut vars);
         ports(source, &mut vars);
-        for (key, value) in [&source.job.meta, &source.group.meta, &source.task.meta].into_iter().flatten() {
-            vars.insert(format!("NOMAD_META_{}", key.to_uppercase()), value.clone());
-            vars.insert(format!("NOMAD_META_{key}"), value.clone());
-        }
-        if source.isolation == FsIsolation::None {
-            for (key, value) in source.host {
-                let denied = key == TOKEN || source.denied.contains(key);
-                if !denied && !vars.contains_key(key) {
-                    vars.insert(key.clone(), value.clone());
-                }
-            }
-        }
         let tasks: usize = source.job.groups.iter().map(|g| g.count as usize * g.tasks.len()).sum();
         let most = (MOST_OF_RUN / tasks.max(1)).max(LEAST_OF_TASK);
         let mut env = TaskEnv { vars, node: Arc::clone(source.node), most, is_too_large: false };
         let room = Room::new(most);
+        let spelt = |(key, value): (&String, &String)| {
+            [key.to_uppercase(), key.clone()].map(|key| {
+                let key = env.interpolate_within(&format!("NOMAD_META_{key}"), &room);
+                (key, env.interpolate_within(value, &room))
+            })
+        };
+        // A parameterized job that runs was dispatched.
+        let unset = &String::new();
+        let optional = source.job.scheduling.parameterized.iter().flat_map(|rules| &rules.meta_optional);
+        let meta = [&source.job.meta, &source.group.meta, &source.task.meta].into_iter().flatten();
+        let meta: Vec<_> = optional.map(|key| (key, unset)).chain(meta).flat_map(spelt).collect();
+        env.vars.extend(meta);
+        if source.isolation == FsIsolation::None {
+            for (key, value) in source.host {
+                let denied = key == TOKEN || source.denied.contains(key);
+                if !denied && !env.vars.contains_key(key) {
+                    env.vars.insert(key.clone(), value.clone());
+                }
+            }
+        }
         let own =
             source.task.env.iter().map(|(k, v)| (env.interpolate_within(k, &room), env.interpolate_within(v, &room)));
         let own: Vec<_> = own.collect();
@@ -151,6 +154,11 @@ impl TaskEnv {
     /// The machine.
     pub(super) fn node(&self) -> &Node {
         &self.node
+    }
+
+    /// A variable, or what is known of the node: `node.*`, `attr.*`, `meta.*`.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.vars.get(name).map(String::as_str).or_else(|| self.node.lookup(name))
     }
 
     /// Most bytes that one template may add to the task's variables.
@@ -234,6 +242,9 @@ fn basics(source: &Source<'_>, vars: &mut BTreeMap<String, String>) {
     set("TASK_NAME", task.name.clone());
     set("JOB_ID", job.id.clone());
     set("JOB_NAME", job.name.clone());
+    if !source.parent.is_empty() {
+        set("JOB_PARENT_ID", source.parent.to_owned());
+    }
     set("DC", source.node.datacenter.clone());
     set("NAMESPACE", job.namespace.clone());
     set("REGION", job.region.clone());
@@ -291,16 +302,17 @@ fn clean(key: String) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::alloc::fake;
+    use crate::spec::Parameterized;
 
     fn port(label: &str, value: u16, to: Option<u16>, task: Option<&str>) -> AllocPort {
         let ip = if label.ends_with('6') { "2001:db8::7" } else { "192.0.2.7" }.parse().unwrap();
         AllocPort { label: label.to_owned(), value, to, ip, task: task.map(str::to_owned) }
     }
 
-    fn built(isolation: FsIsolation, change: impl FnOnce(&mut Job)) -> TaskEnv {
+    pub(in crate::alloc) fn built(isolation: FsIsolation, change: impl FnOnce(&mut Job)) -> TaskEnv {
         let mut job = fake::job(vec![fake::task("web-app")]);
         job.meta.insert("who".to_owned(), "job".to_owned());
         job.groups[0].meta.insert("who".to_owned(), "group".to_owned());
@@ -311,6 +323,7 @@ mod tests {
         TaskEnv::build(&Source {
             job: &job,
             group,
+            parent: job.id.split_once("/dispatch-").map_or("", |(parent, _)| parent),
             task: &group.tasks[0],
             alloc: &id,
             index: 2,
@@ -405,6 +418,7 @@ mod tests {
             let env = TaskEnv::build(&Source {
                 job: &job,
                 group: &job.groups[0],
+                parent: "",
                 task: &job.groups[0].tasks[task],
                 alloc: &id,
                 index: 0,
@@ -498,6 +512,30 @@ mod tests {
     }
 
     #[test]
+    fn meta_is_interpolated_with_what_precedes_it() {
+        let env = built(FsIsolation::Image, |job| {
+            job.meta.insert("url".to_owned(), "${attr.kernel.name}:${NOMAD_PORT_http-api}/${meta.none}".to_owned());
+            job.groups[0].tasks[0].meta.insert("of_${NOMAD_TASK_NAME}".to_owned(), "$${x}".to_owned());
+            job.groups[0].tasks[0].env.insert("URL".to_owned(), "${NOMAD_META_url}".to_owned());
+        });
+        let url = "linux:20123/${meta.none}";
+        assert_vars(&env, &[("NOMAD_META_URL", url), ("NOMAD_META_url", url), ("URL", url)]);
+        assert_vars(&env, &[("NOMAD_META_of_web_app", "${x}"), ("NOMAD_META_OF_web_app", "${x}")]);
+    }
+
+    #[test]
+    fn a_dispatched_job_has_its_parent_and_its_optional_meta() {
+        let env = built(FsIsolation::Image, |job| {
+            job.id = "job/dispatch-1".to_owned();
+            let meta_optional = ["color", "who"].map(str::to_owned).into();
+            job.scheduling.parameterized = Some(Parameterized { meta_optional, ..Parameterized::default() });
+        });
+        assert_vars(&env, &[("NOMAD_JOB_PARENT_ID", "job"), ("NOMAD_META_WHO", "group"), ("NOMAD_META_who", "group")]);
+        assert_vars(&env, &[("NOMAD_META_COLOR", ""), ("NOMAD_META_color", "")]);
+        assert!(!built(FsIsolation::Image, |_| {}).vars().contains_key("NOMAD_JOB_PARENT_ID"));
+    }
+
+    #[test]
     fn references_to_large_values_fill_no_memory() {
         let env = |count: usize, tasks: u32| {
             built(FsIsolation::Image, |job| {
@@ -513,7 +551,12 @@ mod tests {
             DriverConfig { values, ..DriverConfig::default() }
         };
         assert!(env(3, 1).interpolate_config(&config(3)).is_ok());
-        for (env, args) in [(env(3, 1), 65), (env(100_000, 1), 0), (env(1, 1000), 0)] {
+        let of_meta = built(FsIsolation::Image, |job| {
+            let large = job.name.repeat(1 << 20);
+            job.name = large;
+            job.meta.extend((0..100).map(|i| (format!("m{i}"), "${NOMAD_JOB_NAME}".to_owned())));
+        });
+        for (env, args) in [(env(3, 1), 65), (env(100_000, 1), 0), (env(1, 1000), 0), (of_meta, 0)] {
             let error = env.interpolate_config(&config(args)).unwrap_err().to_string();
             assert!(error.starts_with("what its ${...} references stand for has more than"), "{error}");
             assert!(env.vars().values().map(String::len).sum::<usize>() < 80 << 20);

@@ -46,6 +46,7 @@ pub(crate) fn task(name: &str) -> Task {
             interval: Duration::from_mins(30),
             delay: Duration::from_secs(15),
             mode: RestartMode::Fail,
+            render_templates: false,
         },
         lifecycle: None,
         leader: false,

@@ -62,6 +62,12 @@ impl<S: Send> Stack<S> {
         self.hooks[..self.done].iter().map(|hook| hook.name().to_owned()).collect()
     }
 
+    /// The next run repeats this step, if it is done, and the later ones.
+    pub(super) fn repeat_from(&mut self, first: &str) {
+        let done = self.hooks[..self.done].iter().position(|hook| hook.name() == first);
+        self.done = done.unwrap_or(self.done);
+    }
+
     /// Undoes the steps that are done, the last one first. If a step cannot be undone, the earlier ones are still undone.
     pub(super) async fn undo(&mut self, subject: &mut S) -> Vec<CleanupError> {
         self.undo_after("", subject).await
@@ -139,5 +145,10 @@ mod tests {
         assert!(stack.run(&mut log).await.is_err());
         stack.run(&mut log).await.unwrap();
         assert_eq!(log, ["do a", "do b", "do c", "do c"]);
+        stack.repeat_from("b");
+        assert_eq!(stack.done(), ["a"]);
+        stack.repeat_from("c");
+        stack.run(&mut log).await.unwrap();
+        assert_eq!(log[4..], ["do b", "do c"], "what is not done is not repeated");
     }
 }

@@ -131,6 +131,8 @@ pub(super) struct Place {
     pub(super) hold: Option<Hold>,
     /// The payload that its job was dispatched with; may be empty.
     pub(super) payload: Arc<[u8]>,
+    /// The job that started its job; empty for none.
+    pub(super) parent: String,
     /// The allocation that it replaces.
     pub(super) previous: Option<AllocId>,
     /// Receives its stop.

@@ -159,6 +159,7 @@ impl Hook<Setup> for TemplatesHook {
             let (files, _) = render(setup).await?;
             setup.keep(files, values);
             if setup.files.missing.is_empty() {
+                setup.is_first_render = true;
                 return Ok(());
             }
             if told != setup.files.missing {

@@ -9,7 +9,7 @@ use super::prestart::{only_render, render};
 use super::setup::Setup;
 use super::shared::random;
 use super::task::TaskRunner;
-use crate::spec::{ChangeMode, EventKind, Template};
+use crate::spec::{ChangeMode, ChangeScript, EventKind, Template};
 
 /// What happens to a task after its templates have changed.
 enum Next {
@@ -23,6 +23,17 @@ impl TaskRunner {
     /// `false`
     /// to be restarted, `true` because a script failed whose failure counts. Cancel safe: once dropped, nothing more is done.
     pub(super) async fn follow_templates(&self, id: &str, setup: &mut Setup) -> bool {
+        if setup.is_first_render {
+            for template in &setup.task.templates {
+                if let ChangeMode::Script(script) = &template.change_mode
+                    && script.run_on_first_render
+                    && self.fails_with(script, id, setup).await
+                {
+                    return true;
+                }
+            }
+            setup.is_first_render = false;
+        }
         let changes = |t: &Template| !t.once;
         let may_change = self.shared.values.is_given() || setup.files.asks_for_services;
         if !may_change || !setup.task.templates.iter().any(changes) {
@@ -110,22 +121,7 @@ impl TaskRunner {
                     }
                 }
                 ChangeMode::Script(script) => {
-                    let command: Vec<String> = std::iter::once(&script.command)
-                        .chain(&script.args)
-                        .map(|word| setup.env.interpolate(word))
-                        .collect();
-                    let shown = command.join(" ");
-                    let failed = match self.driver.exec_task(id, &command, script.timeout).await {
-                        Ok(done) if done.exit.exit_code == 0 && done.exit.signal == 0 => None,
-                        Ok(done) => Some(format!("exit code {}", done.exit.exit_code)),
-                        Err(error) => Some(chain(&error)),
-                    };
-                    let message = match &failed {
-                        None => format!("Template successfully ran script: {shown}"),
-                        Some(why) => format!("Template failed to run script {shown}: {why}"),
-                    };
-                    self.event(EventKind::Template, &message, &[("template_script", shown)]);
-                    if failed.is_some() && script.fail_on_error {
+                    if self.fails_with(script, id, setup).await {
                         return Next::Fail;
                     }
                 }
@@ -133,5 +129,23 @@ impl TaskRunner {
             }
         }
         Next::Nothing
+    }
+
+    /// Runs a script inside the task; `true` if its failure ends the task.
+    async fn fails_with(&self, script: &ChangeScript, id: &str, setup: &Setup) -> bool {
+        let words = std::iter::once(&script.command).chain(&script.args);
+        let command: Vec<String> = words.map(|word| setup.env.interpolate(word)).collect();
+        let shown = command.join(" ");
+        let failed = match self.driver.exec_task(id, &command, script.timeout).await {
+            Ok(done) if done.exit.exit_code == 0 && done.exit.signal == 0 => None,
+            Ok(done) => Some(format!("exit code {}", done.exit.exit_code)),
+            Err(error) => Some(chain(&error)),
+        };
+        let message = match &failed {
+            None => format!("Template successfully ran script: {shown}"),
+            Some(why) => format!("Template failed to run script {shown}: {why}"),
+        };
+        self.event(EventKind::Template, &message, &[("template_script", shown)]);
+        failed.is_some() && script.fail_on_error
     }
 }

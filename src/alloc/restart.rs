@@ -154,7 +154,8 @@ mod tests {
     const OK: End = End::Exit(ExitResult { exit_code: 0, signal: 0, oom_killed: false, core_dumped: false });
 
     fn policy(mode: RestartMode) -> RestartPolicy {
-        RestartPolicy { attempts: 3, interval: Duration::from_secs(10), delay: Duration::from_secs(1), mode }
+        let (interval, delay) = (Duration::from_secs(10), Duration::from_secs(1));
+        RestartPolicy { attempts: 3, interval, delay, mode, render_templates: false }
     }
 
     fn restarted_within_policy(verdict: &Verdict, jitter: f64) {

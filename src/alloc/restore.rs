@@ -186,8 +186,8 @@ mod tests {
     }
 
     fn restarting(attempts: u32, name: &str) -> Task {
-        let (interval, delay) = (Duration::from_mins(10), 10 * SECOND);
-        Task { restart: RestartPolicy { attempts, interval, delay, mode: RestartMode::Fail }, ..task(name) }
+        let (interval, delay, mode) = (Duration::from_mins(10), 10 * SECOND, RestartMode::Fail);
+        Task { restart: RestartPolicy { attempts, interval, delay, mode, render_templates: false }, ..task(name) }
     }
 
     /// Runs the allocation until `then` has happened; `then` finally stops or leaves it.

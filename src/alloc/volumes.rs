@@ -342,6 +342,7 @@ mod tests {
         let env = TaskEnv::build(&crate::alloc::env::Source {
             job: &job,
             group: &group,
+            parent: "",
             task: &task,
             alloc: &crate::spec::AllocId::new(crate::sys::random::uuid()),
             index: 1,

@@ -134,6 +134,7 @@ fn change_mode(section: &Section<'_>) -> ChangeMode {
                 args: script.texts("args").unwrap_or_default(),
                 timeout: script.duration("timeout").unwrap_or(Duration::from_secs(5)),
                 fail_on_error: script.bool("fail_on_error").unwrap_or(false),
+                run_on_first_render: script.bool("run_on_first_render").unwrap_or(false),
             })
         }
         Some(other) => {

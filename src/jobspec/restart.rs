@@ -17,6 +17,7 @@ pub(super) struct RestartFields {
     interval: Option<Duration>,
     delay: Option<Duration>,
     mode: Option<RestartMode>,
+    render_templates: Option<bool>,
     /// Where the innermost block stands.
     pos: Option<Pos>,
 }
@@ -37,16 +38,12 @@ impl RestartFields {
                 None
             }
         });
-        if section.bool("render_templates") == Some(true) {
-            let message =
-                format!("render_templates in {} is not supported yet by agentbin run; remove it", section.name);
-            section.refuse(section.pos_of("render_templates"), message);
-        }
         RestartFields {
             attempts: section.int("attempts", 0),
             interval: section.duration("interval"),
             delay: section.duration("delay"),
             mode,
+            render_templates: section.bool("render_templates"),
             pos: Some(section.pos.clone()),
         }
     }
@@ -58,6 +55,7 @@ impl RestartFields {
             interval: self.interval.or(group.interval),
             delay: self.delay.or(group.delay),
             mode: self.mode.or(group.mode),
+            render_templates: self.render_templates.or(group.render_templates),
             pos: self.pos.or_else(|| group.pos.clone()),
         }
     }
@@ -71,6 +69,7 @@ impl RestartFields {
             interval: self.interval.unwrap_or(interval),
             delay: self.delay.unwrap_or(Duration::from_secs(15)),
             mode: self.mode.unwrap_or(RestartMode::Fail),
+            render_templates: self.render_templates.unwrap_or(false),
         };
         let Some(pos) = &self.pos else { return policy };
         if policy.interval < MIN_RESTART_INTERVAL {

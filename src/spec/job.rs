@@ -305,6 +305,9 @@ pub struct RestartPolicy {
     pub delay: Duration,
     /// See [`RestartMode`].
     pub mode: RestartMode,
+    /// Before a restart its templates are rendered as before the first start.
+    #[serde(default)]
+    pub render_templates: bool,
 }
 
 /// What a changed template does to its task.
@@ -328,6 +331,9 @@ pub struct ChangeScript {
     pub timeout: Duration,
     /// Where it fails, the task ends with it.
     pub fail_on_error: bool,
+    /// It also runs once after the task has started with what was rendered before.
+    #[serde(default)]
+    pub run_on_first_render: bool,
 }
 
 /// A `template` block.

@@ -70,7 +70,7 @@ pub const FAILS_AT_ONCE: &str = "restart {\n attempts = 0\n mode = \"fail\"\n }"
 pub const OFTEN: &str = "restart {\n attempts = 1000\n interval = \"1h\"\n delay = \"0s\"\n mode = \"delay\"\n }";
 /// What may fail by a fault is tried again, with other allocations too.
 pub const RETRIED: &str = "restart {\n attempts = 1\n delay = \"0s\"\n interval = \"1h\"\n mode = \"fail\"\n }\n \
-                           reschedule {\n delay = \"5s\"\n delay_function = \"constant\"\n unlimited = true\n }";
+                           reschedule {\n attempts = 0\n delay = \"5s\"\n delay_function = \"constant\"\n unlimited = true\n }";
 /// Whoever has a volume looks whether it is still there.
 pub const HOLD: &str = "trap 'exit 0' INT TERM; echo here > /data/here; echo up; \
                     while :; do [ -e /data/here ] || echo LOST; sleep 0.2 & wait $!; done";

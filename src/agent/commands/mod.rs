@@ -7,6 +7,7 @@ mod error;
 mod jobs;
 mod nodes;
 mod register;
+mod rules;
 mod snapshot;
 mod types;
 mod volumes;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
-use super::{CommandError, Commands, Planned, Register, Registered, Validated};
+use super::{CommandError, Commands, Planned, Register, Registered, Validated, rules};
 use crate::agent::core::{Core, evaluation, new_id, now};
 use crate::agent::jobs::{self, Read};
 use crate::agent::model::{EvalStatus, Evaluation, JobKey, JobVersion, Trigger};
@@ -42,6 +42,7 @@ fn prepare(given: Map<String, Value>) -> Result<Prepared, Vec<String>> {
             periodic::next(spec, &clock.time_zone, now).map_err(|why| vec![why.to_string()])?;
         }
     }
+    rules::check(&spec, &job)?;
     Ok(Prepared { key, spec, job, warnings })
 }
 

@@ -184,8 +184,8 @@ impl Runner {
             match Alloc::restore_among(&self.machine, record.clone(), &[Arc::clone(&wanted.job)]) {
                 Ok(alloc) => {
                     alloc.control().update(&wanted.job);
-                    let alloc = alloc.with_payload(&wanted.payload).with_meta(&wanted.meta);
-                    return Ok(alloc.with_csi(wanted.csi.clone()).after(previous));
+                    let alloc = alloc.with_payload(&wanted.payload).with_parent(&wanted.version.parent_id);
+                    return Ok(alloc.with_meta(&wanted.meta).with_csi(wanted.csi.clone()).after(previous));
                 }
                 Err(RestoreError::NeverMade(_)) => self.clean(record).await,
                 Err(error) => {
@@ -201,6 +201,7 @@ impl Runner {
             assignment.ok_or_else(|| format!("its assignment does not fit the group {group:?} of its job"))?;
         Ok(Alloc::new(&self.machine, &wanted.job, assignment)
             .with_payload(&wanted.payload)
+            .with_parent(&wanted.version.parent_id)
             .with_meta(&wanted.meta)
             .with_csi(wanted.csi.clone())
             .after(previous))

@@ -61,6 +61,7 @@ pub(super) fn task(name: &str) -> Task {
         interval: Duration::from_mins(1),
         delay: Duration::from_secs(1),
         mode: RestartMode::Fail,
+        render_templates: false,
     };
     Task {
         name: name.to_owned(),

@@ -117,8 +117,8 @@ async fn j3_a_check_of_the_group_restarts_its_task_and_counts() {
     // No process listens there any more.
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let mut web = task("web");
-    let (interval, delay) = (Duration::from_mins(10), Duration::ZERO);
-    web.restart = RestartPolicy { attempts: 1, interval, delay, mode: RestartMode::Fail };
+    let (interval, delay, mode) = (Duration::from_mins(10), Duration::ZERO, RestartMode::Fail);
+    web.restart = RestartPolicy { attempts: 1, interval, delay, mode, render_templates: false };
     let mut job = fake::job(vec![web, task("side")]);
     let mut offered = service("web", port);
     offered.task = "web".to_owned();
@@ -261,8 +261,8 @@ async fn j3_a_restart_that_a_check_wanted_is_decided_by_the_next_owner() {
         let data = tempfile::tempdir().unwrap();
         let driver = FakeDriver::new(&[("web", &[Act::UntilStopped(0)])]);
         let mut web = task("web");
-        let (interval, delay) = (Duration::from_mins(10), Duration::ZERO);
-        web.restart = RestartPolicy { attempts, interval, delay, mode: RestartMode::Fail };
+        let (interval, delay, mode) = (Duration::from_mins(10), Duration::ZERO, RestartMode::Fail);
+        web.restart = RestartPolicy { attempts, interval, delay, mode, render_templates: false };
         let job = fake::job(vec![web]);
         let mut machine = Arc::new(machine_of(&data, &driver, RunOwner::Agent));
         let assignment = Assignment::new(&job, 0, 0);
@@ -323,6 +323,7 @@ fn offers(ports: Vec<AllocPort>, network: Option<(Status, PathBuf)>) -> (Offers,
     let env = TaskEnv::build(&Source {
         job: &job,
         group: &job.groups[0],
+        parent: "",
         task: &job.groups[0].tasks[0],
         alloc: &names.id,
         index: 0,

@@ -19,8 +19,7 @@ pub(super) fn chunklist(args: &[Value]) -> Outcome {
 }
 
 pub(super) fn coalesce(args: &[Value]) -> Outcome {
-    let empty = |v: &Value| matches!(v, Value::Null) || matches!(v, Value::String(s) if s.is_empty());
-    args.iter().find(|v| !empty(v)).cloned().ok_or_else(|| "every argument is null or empty".to_owned())
+    args.iter().find(|v| **v != Value::Null).cloned().ok_or_else(|| "every argument is null".to_owned())
 }
 
 pub(super) fn coalescelist(args: &[Value]) -> Outcome {

@@ -103,7 +103,8 @@ fn collection() {
         &Given::default(),
         &[
             ("chunklist([1, 2, 3], 2)", json!([[1, 2], [3]])),
-            ("coalesce(null, \"\", \"x\")", json!("x")),
+            ("coalesce(null, \"\", \"x\")", json!("")),
+            ("coalesce(null, \"x\", \"y\")", json!("x")),
             ("coalescelist([], [1])", json!([1])),
             ("compact([\"a\", \"\", \"b\"])", json!(["a", "b"])),
             ("concat([1], [2, 3])", json!([1, 2, 3])),

@@ -14,7 +14,6 @@ fn what_would_change_behaviour_is_refused_by_name() {
         (around_task("kind = \"connect-proxy:x\""), "job.hcl:4: kind in task \"t\""),
         (around_task("resources {\ndevice \"d\" {\n}\n}"), "job.hcl:5: device in resources of task \"t\""),
         (around_task("resources {\nnuma {\n}\n}"), "job.hcl:5: numa in resources of task \"t\""),
-        (around_task("restart {\nrender_templates = true\n}"), "job.hcl:5: render_templates in restart of task \"t\""),
     ];
     for (text, expected) in table {
         assert_eq!(errors(&text), [format!("{expected} is not supported yet by agentbin run; remove it")], "{text}");

@@ -149,6 +149,7 @@ fn restart_defaults_follow_the_type_and_the_task_wins_over_the_group() {
         interval: Duration::from_secs(interval),
         delay: Duration::from_secs(delay),
         mode,
+        render_templates: false,
     };
     for kind in ["service", "system"] {
         assert_eq!(policy(kind, "", ""), made(2, 1800, 15, RestartMode::Fail), "{kind}");
@@ -162,6 +163,8 @@ fn restart_defaults_follow_the_type_and_the_task_wins_over_the_group() {
         policy("service", group, "restart {\ndelay = \"1s\"\nattempts = 0\nmode = \"fail\"\n}"),
         made(0, 600, 1, RestartMode::Fail)
     );
+    let renders = |task: &str| policy("service", "restart {\nrender_templates = true\n}", task).render_templates;
+    assert!(renders("restart {\ndelay = \"1s\"\n}") && !renders("restart {\nrender_templates = false\n}"));
 }
 
 #[test]

@@ -19,7 +19,7 @@ const SNIPPET: &str = "*dependency.CatalogSnippet";
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
-    row("env", &[Text], |x, a| Ok(Value::text(x.host.env(&name(a, 0)).unwrap_or_default())), "a variable of the task's environment; empty where there is none"),
+    row("env", &[Text], |x, a| Ok(Value::text(x.host.env(&name(a, 0)).unwrap_or_default())), "a variable of the task's environment, or `node.*`, `attr.*` or `meta.*` of the node; empty where there is none"),
     row("mustEnv", &[Text], must_env, "as `env`; an error where there is none"),
     row("envOrDefault", &[Text, Text], |x, a| Ok(x.host.env(&name(a, 0)).map_or_else(|| a[1].clone(), Value::text)), "as `env`; the second argument where there is none"),
     row("file", &[Text], file, "a file below the task's directories"),

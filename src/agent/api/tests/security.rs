@@ -217,7 +217,7 @@ async fn submit_starts_nothing_that_it_could_not_register() {
         .put(
             "/v1/jobs",
             job_of("form", "raw_exec", |job| {
-                job["Type"] = "batch".into();
+                (job["Type"], job["TaskGroups"][0]["Update"]) = ("batch".into(), Value::Null);
                 job["ParameterizedJob"] = json!({});
             }),
         )
@@ -226,7 +226,7 @@ async fn submit_starts_nothing_that_it_could_not_register() {
         .put(
             "/v1/jobs",
             job_of("clock", "raw_exec", |job| {
-                job["Type"] = "batch".into();
+                (job["Type"], job["TaskGroups"][0]["Update"]) = ("batch".into(), Value::Null);
                 job["Periodic"] = json!({"Spec": "0 0 1 1 *", "SpecType": "cron", "Enabled": true});
             }),
         )
