@@ -31,6 +31,7 @@ use crate::spec::{CsiKind, IntoMap as _, MountOptions, Order as _};
 use crate::store::write_atomically;
 use crate::sys::lock::lock;
 use crate::sys::owned::OwnDir;
+use crate::sys::time::boot_id;
 
 /// Version of the format; files of a newer one are not touched.
 const VERSION: u32 = 1;
@@ -71,6 +72,9 @@ pub struct Instance {
 struct Record {
     version: u32,
     instance: Instance,
+    /// The boot in which its owner runs it; empty for one that the operator runs.
+    #[serde(default)]
+    boot_id: String,
 }
 
 /// See the top of the file.
@@ -168,7 +172,8 @@ impl Plugins {
     /// # Errors
     /// The file cannot be written.
     pub fn register(&self, instance: &Instance) -> io::Result<()> {
-        let record = Record { version: VERSION, instance: instance.clone() };
+        let boot_id = if instance.owner.is_empty() { String::new() } else { boot_id()? };
+        let record = Record { version: VERSION, instance: instance.clone(), boot_id };
         let file = file_of(&instance.id, &instance.owner);
         write_atomically(&self.make("plugins")?, &file, &serde_json::to_vec(&record)?)?;
         self.changes.send_modify(|number| *number += 1);
@@ -314,13 +319,21 @@ impl Plugins {
         Ok(found.map(|(_, volume)| volume.users.into_keys().collect()).unwrap_or_default())
     }
 
-    /// All instances, the newest one first.
+    /// All instances, the newest one first; not those that an earlier boot has ended.
     ///
     /// # Errors
     /// A file cannot be read, or a newer program wrote it.
     pub fn list(&self) -> io::Result<Vec<Instance>> {
+        let (boot, records) = (boot_id()?, self.records()?);
+        let current = records.into_iter().filter(|record| record.boot_id.is_empty() || record.boot_id == boot);
+        let mut all: Vec<Instance> = current.map(|record| record.instance).collect();
+        all.order_by(|one, other| other.since.cmp(&one.since));
+        Ok(all)
+    }
+
+    fn records(&self) -> io::Result<Vec<Record>> {
         let Some(dir) = self.there("plugins")? else { return Ok(Vec::new()) };
-        let mut all: Vec<Instance> = Vec::new();
+        let mut all = Vec::new();
         for entry in rustix::fs::Dir::read_from(&dir)? {
             let entry = entry?;
             let Some(name) = entry.file_name().to_str().ok().filter(|name| name.ends_with(SUFFIX)) else { continue };
@@ -336,9 +349,8 @@ impl Plugins {
             if record.version != VERSION {
                 return Err(wrong(format!("version {}, which is none of this program", record.version)));
             }
-            all.push(record.instance);
+            all.push(record);
         }
-        all.order_by(|one, other| other.since.cmp(&one.since));
         Ok(all)
     }
 
@@ -431,7 +443,9 @@ impl Plugins {
     /// As [`Plugins::list`] and [`Plugins::deregister`].
     pub fn forget(&self, is_live: &dyn Fn(&str) -> bool) -> io::Result<()> {
         let gone = |one: &Instance| !one.owner.is_empty() && !is_live(&one.owner);
-        self.list()?.iter().filter(|one| gone(one)).try_for_each(|one| self.deregister(&one.id, &one.owner))
+        let records = self.records()?;
+        let mut all = records.iter().map(|record| &record.instance);
+        all.try_for_each(|one| if gone(one) { self.deregister(&one.id, &one.owner) } else { Ok(()) })
     }
 
     /// Checks that the node service of a plugin accepts connections.
@@ -585,5 +599,26 @@ mod tests {
         let error = plugins.instances("p/0").unwrap_err().to_string();
         assert!(error.contains("--csi-plugin p/0=SOCKET"), "{error}");
         assert_eq!(plugins.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn f4_an_instance_of_an_earlier_boot_is_none_and_one_of_the_operator_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        let plugins = Plugins::new(dir.path());
+        for one in [&instance("disk", CsiKind::Node, "a", 0), &instance("other", CsiKind::Node, "", 1)] {
+            plugins.register(one).unwrap();
+        }
+        let files = || std::fs::read_dir(dir.path().join("csi/plugins")).unwrap().map(|file| file.unwrap().path());
+        for path in files() {
+            let text = std::fs::read_to_string(&path).unwrap().replace(&boot_id().unwrap(), "an earlier one");
+            std::fs::write(path, text).unwrap();
+        }
+        let listed: Vec<String> = plugins.list().unwrap().into_iter().map(|one| one.id).collect();
+        assert_eq!(listed, ["other"]);
+        plugins.forget(&|_| false).unwrap();
+        assert_eq!(files().count(), 1);
+        plugins.register(&instance("disk", CsiKind::Node, "a", 0)).unwrap();
+        assert_eq!(plugins.instances("disk").unwrap().0.owner, "a");
     }
 }

@@ -8,6 +8,8 @@
 mod described;
 mod kept;
 mod offered;
+#[cfg(test)]
+mod tests;
 mod told;
 
 use std::collections::HashMap;
@@ -227,13 +229,13 @@ impl Runner {
         }
     }
 
-    /// Removes everything that the records of an allocation list.
-    async fn clean_all_of(&self, id: &str) {
-        for record in self.machine.records.owned_by_agent().into_iter().flatten().flatten() {
-            if record.alloc_id == id {
-                self.clean(record).await;
-            }
+    /// Removes everything that the record of an allocation lists. Returns whether nothing of that is left.
+    async fn clean_all_of(&self, id: &str) -> bool {
+        let records = &self.machine.records;
+        if let Ok(Some(record)) = records.read(id) {
+            self.clean(record).await;
         }
+        matches!(records.read(id), Ok(None))
     }
 
     /// Called when the task of an allocation panicked: its processes must not continue unsupervised.
@@ -311,6 +313,9 @@ async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, m
         }
         Err((error, leftovers)) => {
             warn_of(&id, &leftovers);
+            if alloc.is_restored() {
+                give_up(&mut alloc, runner).await;
+            }
             ended.send_replace(true);
             let stopped = matches!(error, SetupError::Stopped);
             runner.report(told::unstarted(&control, (!stopped).then(|| chain(&error)).as_deref())).await;
@@ -333,6 +338,14 @@ async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, m
     runner.forget(control.id());
 }
 
+/// Removes what is left of an allocation that could not be restored: its replacement needs its ports and volumes, and its processes
+/// must not continue next to the replacement.
+async fn give_up(alloc: &mut Alloc, runner: &Runner) {
+    let id = alloc.id().to_string();
+    let is_gone = runner.clean_all_of(&id).await;
+    warn_of(&id, &alloc.cleaned(is_gone).await);
+}
+
 /// Retries the release of the CSI volumes of an allocation that has ended, until it succeeds: at once when a plugin is registered.
 async fn release_volumes(alloc: &mut Alloc, runner: &Runner) {
     let mut changes = runner.machine.csi.plugins.changes();
@@ -343,7 +356,13 @@ async fn release_volumes(alloc: &mut Alloc, runner: &Runner) {
             _ = changes.changed() => {}
             () = tokio::time::sleep(pause) => pause = (pause * 2).min(LAST_RELEASE),
         }
-        if alloc.release_again().await.is_empty() {
+        // One that could not be restored has not run, and its record lists more than volumes.
+        if alloc.control().has_ended() {
+            alloc.release_again().await;
+        } else {
+            give_up(alloc, runner).await;
+        }
+        if !alloc.has_volumes_left() {
             tracing::info!(alloc = %alloc.id(), "its CSI volumes are released");
         }
     }
