@@ -25,6 +25,8 @@ const LAST_MOMENT: Duration = Duration::from_secs(10);
 /// The first and the longest pause before a volume that is in use is asked for again.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_secs(10);
+/// What fails, for errors.
+const RECORDS: &str = "cannot use the records of CSI volumes";
 
 /// Mounts the volumes once the record is written, and releases them when no process of the allocation uses them any more.
 pub(super) struct CsiHook;
@@ -157,8 +159,9 @@ pub(super) async fn release(place: &mut Place, hurry: Stop) -> Vec<CleanupError>
 /// # Errors
 /// What could not be undone; the plugin does not run.
 pub(super) fn release_volumes(data_dir: &Path, id: &str) -> Result<(), MachineError> {
-    let is_live = |user: &str| user != id;
-    forget(&Plugins::new(data_dir), &is_live)?;
+    let (plugins, is_live) = (Plugins::new(data_dir), |user: &str| user != id);
+    forget(&plugins, &is_live)?;
+    plugins.leave(id).doing(RECORDS)?;
     undo(data_dir, &is_live, id)
 }
 
@@ -186,7 +189,7 @@ fn forget(plugins: &Plugins, is_live: &dyn Fn(&str) -> bool) -> Result<(), Machi
 /// Does nothing, and does not ask plugins, if there is nothing to undo.
 fn undo(data_dir: &Path, is_live: &(dyn Fn(&str) -> bool + Send + Sync), user: &str) -> Result<(), MachineError> {
     let plugins = Plugins::new(data_dir);
-    let pending = plugins.pending(is_live).doing("cannot read the records of CSI volumes")?;
+    let pending = plugins.pending(is_live).doing(RECORDS)?;
     if pending.is_empty() {
         return Ok(());
     }

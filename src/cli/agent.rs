@@ -34,6 +34,7 @@ use crate::driver::Settings;
 use crate::http::listener::Listener;
 use crate::http::serve::{Limits, serve};
 use crate::spec::IntoSet as _;
+use crate::spec::collections::BTreeSet;
 use crate::sys;
 use crate::sys::task::{Boxed, boxed};
 
@@ -275,15 +276,20 @@ impl Serving {
         }
         let (agent, working) = Agent::start(state.clone(), Arc::new(Arc::clone(&runner)), reports).await?;
         runner.settled(TAKING_UP).await;
-        let view = agent.state.read()?;
+        let (view, mut ended) = (agent.state.read()?, BTreeSet::new());
         for id in runner.left() {
-            // Of an allocation that has ended, only the directory remains until it is garbage collected.
-            if view.alloc(&id)?.is_none() {
-                let fix = "if the state was lost, start the agent once with --adopt-records";
-                tracing::warn!(alloc = id, fix, "allocation ignored: it is not in the state");
+            match view.alloc(&id)? {
+                // Its directory remains until it is garbage collected, and perhaps its CSI volumes.
+                Some(alloc) if alloc.client_status.is_terminal() => _ = ended.insert(id),
+                Some(_) => {}
+                None => {
+                    let fix = "if the state was lost, start the agent once with --adopt-records";
+                    tracing::warn!(alloc = id, fix, "allocation ignored: it is not in the state");
+                }
             }
         }
         drop(view);
+        runner.release_ended(ended);
         let security = security(&config, &machine);
         let about = About {
             name: machine.node.name.clone(),

@@ -25,7 +25,7 @@ use super::fingerprint::{ControllerFlags, Health};
 use super::ledger::Files;
 use super::manager::{Join, Ledger as _, Manager};
 use super::node::{Places, Plugin, VolumeId, safe};
-use super::usage::Phase;
+use super::usage::{Phase, VolumeUse};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{CsiKind, IntoMap as _, MountOptions, Order as _};
 use crate::store::write_atomically;
@@ -290,7 +290,7 @@ impl Plugins {
         Ok(bytes)
     }
 
-    /// Undoes what users have left of one volume that do not exist any more.
+    /// Undoes what users have left of one volume that do not exist any more, or do not use it any more.
     ///
     /// # Errors
     /// See [`CsiError`].
@@ -300,8 +300,8 @@ impl Plugins {
         id: &VolumeId,
         is_live: &(dyn Fn(&str) -> bool + Send + Sync),
     ) -> Result<(), CsiError> {
-        let left: Vec<String> = self.users(plugin, id).map_err(unreadable)?;
-        for user in left.iter().filter(|user| !is_live(user)) {
+        let volume = self.volume(plugin, id).map_err(unreadable)?;
+        for (user, _) in volume.users.iter().filter(|(user, of)| of.leaves || !is_live(user)) {
             let (manager, _) = self.manager(plugin, Duration::ZERO).await?;
             manager.leave(user, id, &Secrets::default(), std::future::pending()).await?;
         }
@@ -313,10 +313,14 @@ impl Plugins {
     /// # Errors
     /// The records cannot be read.
     pub fn users(&self, plugin: &str, id: &VolumeId) -> io::Result<Vec<String>> {
-        let Some(dir) = self.there("volumes")? else { return Ok(Vec::new()) };
+        Ok(self.volume(plugin, id)?.users.into_keys().collect())
+    }
+
+    fn volume(&self, plugin: &str, id: &VolumeId) -> io::Result<VolumeUse> {
+        let Some(dir) = self.there("volumes")? else { return Ok(VolumeUse::default()) };
         let records = Files::open(&dir, plugin)?.load()?;
         let found = records.into_iter().find(|(known, _)| known == id);
-        Ok(found.map(|(_, volume)| volume.users.into_keys().collect()).unwrap_or_default())
+        Ok(found.map(|(_, volume)| volume).unwrap_or_default())
     }
 
     /// All instances, the newest one first; not those that an earlier boot has ended.
@@ -403,7 +407,27 @@ impl Plugins {
                 errors.extend(left.await.err());
             }
         }
+        if !errors.is_empty() {
+            errors.extend(self.leave(user).map_err(unreadable).err());
+        }
         errors
+    }
+
+    /// Records that a user does not use its volumes any more: what it has of them is undone when their plugins run.
+    ///
+    /// # Errors
+    /// The records cannot be read or written.
+    pub fn leave(&self, user: &str) -> io::Result<()> {
+        for (_, files) in self.ledgers()? {
+            for (id, _) in files.load()?.into_iter().filter(|(_, volume)| volume.users.contains_key(user)) {
+                // If another process works at the volume, its plugin runs.
+                if let Some(mut locked) = files.lock(&id, false)? {
+                    locked.volume.leave(user);
+                    files.save(&id, &locked.volume)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Undoes what users have left that do not exist any more.
@@ -560,6 +584,7 @@ fn unreadable(source: io::Error) -> CsiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::csi::User;
 
     fn instance(id: &str, kind: CsiKind, owner: &str, age: u64) -> Instance {
         Instance {
@@ -620,5 +645,26 @@ mod tests {
         assert_eq!(files().count(), 1);
         plugins.register(&instance("disk", CsiKind::Node, "a", 0)).unwrap();
         assert_eq!(plugins.instances("disk").unwrap().0.owner, "a");
+    }
+
+    #[tokio::test]
+    async fn f7_without_a_plugin_its_records_say_who_uses_a_volume_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        let plugins = Plugins::new(dir.path());
+        let files = Files::open(&plugins.make("volumes").unwrap(), "disk").unwrap();
+        let id = VolumeId { namespace: "default".to_owned(), id: "v".to_owned() };
+        let user = || User { read_only: false, leaves: false, published: Some(Phase::Done) };
+        let users = ["a", "b"].map(|name| (name.to_owned(), user()));
+        files.save(&id, &VolumeUse { users: users.into(), ..VolumeUse::default() }).unwrap();
+        let errors = plugins.release("a", &|_| Secrets::default()).await;
+        assert!(errors.len() == 1 && errors[0].to_string().contains("no CSI plugin \"disk\" runs here"), "{errors:?}");
+        let leaves = |name: &str| plugins.volume("disk", &id).unwrap().users[name].leaves;
+        assert_eq!((leaves("a"), leaves("b")), (true, false));
+        // Although somebody takes it for alive.
+        assert!(plugins.detach("disk", &id, &|_| true).await.is_err());
+        assert_eq!(plugins.pending(&|_| true).unwrap(), ["disk"]);
+        plugins.leave("b").unwrap();
+        assert!(leaves("b"));
     }
 }

@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::engine::{CheckState, Engine, OrderError, REPORTS, Report, Wanted};
 use super::model::{Allocation, Nanos, Node, ServiceRegistration};
-use crate::spec::collections::BTreeMap;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 pub use described::Advertised;
 
 use crate::alloc::control::{Control, Served};
@@ -51,6 +51,8 @@ pub struct Runner {
     served: Arc<Served>,
     /// Records that an earlier process left, by id.
     records: Mutex<HashMap<String, Record>>,
+    /// The allocations among these that have ended.
+    ended: Mutex<Arc<BTreeSet<String>>>,
     /// Set when this process ends and leaves the tasks running.
     leaving: watch::Sender<bool>,
     /// Number of allocations that this process manages.
@@ -97,6 +99,7 @@ impl Runner {
             reports,
             allocs: Mutex::default(),
             records: Mutex::new(records),
+            ended: Mutex::default(),
             leaving: watch::Sender::new(false),
             alive: watch::Sender::new(0),
         };
@@ -107,6 +110,26 @@ impl Runner {
     #[must_use]
     pub fn left(&self) -> Vec<String> {
         lock(&self.records).keys().cloned().collect()
+    }
+
+    /// Releases the CSI volumes of allocations that an earlier process left, and that have ended, as soon as their plugins run.
+    pub fn release_ended(self: &Arc<Self>, ended: BTreeSet<String>) {
+        let (runner, ended) = (Arc::clone(self), Arc::new(ended));
+        *lock(&self.ended) = Arc::clone(&ended);
+        crate::sys::task::spawn(async move {
+            let mut leaving = runner.leaving.subscribe();
+            let is_live = |user: &str| !ended.contains(user);
+            let released = async {
+                let mut pauses = Pauses::new(&runner);
+                while !runner.machine.csi.plugins.settle(&is_live).await.is_empty() {
+                    pauses.next().await;
+                }
+            };
+            tokio::select! {
+                () = released => {}
+                _ = leaving.wait_for(|leaving| *leaving) => {}
+            }
+        });
     }
 
     /// The allocations for a control socket.
@@ -346,16 +369,31 @@ async fn give_up(alloc: &mut Alloc, runner: &Runner) {
     warn_of(&id, &alloc.cleaned(is_gone).await);
 }
 
-/// Retries the release of the CSI volumes of an allocation that has ended, until it succeeds: at once when a plugin is registered.
-async fn release_volumes(alloc: &mut Alloc, runner: &Runner) {
-    let mut changes = runner.machine.csi.plugins.changes();
-    let mut pause = FIRST_RELEASE;
-    while alloc.has_volumes_left() {
+/// The pauses before CSI volumes are released again: each ends when a plugin is registered.
+struct Pauses {
+    changes: watch::Receiver<u64>,
+    next: Duration,
+}
+
+impl Pauses {
+    fn new(runner: &Runner) -> Pauses {
+        Pauses { changes: runner.machine.csi.plugins.changes(), next: FIRST_RELEASE }
+    }
+
+    async fn next(&mut self) {
         tokio::select! {
             // The sender lives as long as the runner's machine.
-            _ = changes.changed() => {}
-            () = tokio::time::sleep(pause) => pause = (pause * 2).min(LAST_RELEASE),
+            _ = self.changes.changed() => {}
+            () = tokio::time::sleep(self.next) => self.next = (self.next * 2).min(LAST_RELEASE),
         }
+    }
+}
+
+/// Retries the release of the CSI volumes of an allocation that has ended, until it succeeds.
+async fn release_volumes(alloc: &mut Alloc, runner: &Runner) {
+    let mut pauses = Pauses::new(runner);
+    while alloc.has_volumes_left() {
+        pauses.next().await;
         // One that could not be restored has not run, and its record lists more than volumes.
         if alloc.control().has_ended() {
             alloc.release_again().await;
@@ -457,7 +495,7 @@ impl Engine for Arc<Runner> {
 
     fn runs(&self, id: &str) -> bool {
         let known = self.entry(id).map(|entry| !*entry.ended.borrow());
-        known.unwrap_or_else(|_| lock(&self.records).contains_key(id))
+        known.unwrap_or_else(|_| lock(&self.records).contains_key(id) && !lock(&self.ended).contains(id))
     }
 
     async fn stop(&self, id: &str, no_shutdown_delay: bool) {
