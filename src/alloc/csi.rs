@@ -48,14 +48,14 @@ impl Hook<Place> for CsiHook {
 
     async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
         place.csi = HostVolumes::default();
-        if !place.recorded_is_left && place.group().tasks.iter().any(|task| task.csi_plugin.is_some()) {
+        if !place.processes_are_left && place.group().tasks.iter().any(|task| task.csi_plugin.is_some()) {
             let plugins = &place.machine.csi.plugins;
             for error in remove_tree(&plugins.socket_dir(place.id.as_str())) {
                 tracing::warn!(%error, alloc = %place.id, "what a CSI plugin has left is left to the next clean-up");
             }
         }
         // A process may still use them: a volume that others can get now would have two writers.
-        if place.recorded_is_left || place.group().volumes.iter().all(|volume| volume.csi.is_none()) {
+        if place.processes_are_left || place.group().volumes.iter().all(|volume| volume.csi.is_none()) {
             return Vec::new();
         }
         release(place, Stop::Now).await
@@ -212,4 +212,39 @@ fn undo(data_dir: &Path, is_live: &(dyn Fn(&str) -> bool + Send + Sync), user: &
     let errors = errors.doing("cannot release CSI volumes")?;
     let told: Vec<String> = errors.iter().map(|error| chain(error)).collect();
     if told.is_empty() { Ok(()) } else { Err(told.join("; ")).doing("cannot release CSI volumes") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::fake::{self, FakeDriver};
+    use crate::alloc::{Alloc, Assignment, Owner};
+    use crate::csi::{Files, Ledger as _, Phase, User, VolumeUse};
+    use crate::spec::CsiUse;
+    use crate::sys::owned::OwnDir;
+
+    #[tokio::test]
+    async fn f7_a_process_that_is_left_keeps_its_volume_and_a_network_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = dir.path().canonicalize().unwrap();
+        let machine = Arc::new(fake::machine(&data_dir, &FakeDriver::new(&[]), Owner::default()));
+        let mut job = fake::job(vec![fake::task("web")]);
+        job.groups[0].volumes.push(Volume { csi: Some(CsiUse::default()), ..Volume::default() });
+        let job = Arc::new(job);
+        let mut alloc = Alloc::new(&machine, &job, Assignment::new(&job, 0, 0));
+        let csi = OwnDir::open(&data_dir).unwrap().make("csi".as_ref(), 0o700).unwrap();
+        let files = Files::open(&csi.make("volumes".as_ref(), 0o700).unwrap(), "disk").unwrap();
+        let id = VolumeId { namespace: "default".to_owned(), id: "v".to_owned() };
+        let user = User { read_only: false, leaves: false, published: Some(Phase::Done) };
+        let users = [(alloc.id().to_string(), user)].into();
+        files.save(&id, &VolumeUse { users, ..VolumeUse::default() }).unwrap();
+
+        (alloc.place.processes_are_left, alloc.place.recorded_is_left) = (true, false);
+        assert_eq!(CsiHook.undo(&mut alloc.place).await.len(), 0);
+        assert!(!alloc.place.volumes_are_left, "nothing was tried");
+        (alloc.place.processes_are_left, alloc.place.recorded_is_left) = (false, true);
+        // Its plugin does not run.
+        assert_eq!(CsiHook.undo(&mut alloc.place).await.len(), 1);
+        assert!(alloc.place.volumes_are_left, "it is tried again");
+    }
 }

@@ -98,6 +98,7 @@ impl Alloc {
             dns: None,
             given_csi: BTreeMap::new(),
             csi: HostVolumes::default(),
+            processes_are_left: false,
             recorded_is_left: false,
             volumes_are_left: false,
             untold: Vec::new(),
@@ -368,6 +369,12 @@ impl Alloc {
     pub(crate) async fn cleaned(&mut self, is_gone: bool) -> Vec<CleanupError> {
         (self.place.recorded_is_left, self.place.volumes_are_left) = (false, !is_gone);
         if is_gone { release(&self.place).await } else { Vec::new() }
+    }
+
+    /// Whether something could not be removed that only its record can identify.
+    #[must_use]
+    pub(crate) const fn is_anything_left(&self) -> bool {
+        self.place.is_anything_left()
     }
 
     /// Whether not all of its CSI volumes could be released.

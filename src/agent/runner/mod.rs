@@ -344,7 +344,7 @@ async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, m
             runner.report(told::unstarted(&control, (!stopped).then(|| chain(&error)).as_deref())).await;
         }
     }
-    let was_left = alloc.has_volumes_left();
+    let was_left = alloc.is_anything_left();
     tokio::select! {
         // The sender lives in the entry, which only this function removes.
         _ = async {
@@ -355,7 +355,7 @@ async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, m
     }
     warn_of(&id, &alloc.destroy().await);
     if was_left {
-        // What was undone before its volumes were released has kept its record.
+        // It has kept its record: by that the rest is removed.
         runner.clean_all_of(&id).await;
     }
     runner.forget(control.id());
