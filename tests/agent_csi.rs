@@ -295,14 +295,16 @@ fn f7_a_volume_is_released_when_its_plugin_is_back() {
     cluster.agent.take().unwrap().wind_up();
 }
 
-/// The same when the agent is killed meanwhile: a volume that is not released is told by detach, and released by the next agent.
+/// The same when the agent is killed meanwhile: detach says that a volume is not released, and the next agent releases it, with its
+/// secrets.
 #[test]
 fn f7_a_volume_is_released_by_the_next_agent() {
     need_root!();
     let test = "f7_a_volume_is_released_by_the_next_agent";
     let Some(binary) = binary(test) else { return };
     let driver = of_a_job(World::new());
-    let Some(mut cluster) = Cluster::start(test, &driver, binary, ", \"--attach\"") else { return };
+    let more = ", \"--attach\", \"--secret\", \"token=t0ken-of-a-volume\"";
+    let Some(mut cluster) = Cluster::start(test, &driver, binary, more) else { return };
     let file = cluster.file("data.hcl", &volume_file("data", "1MiB", SINGLE, ""));
     cluster.run(&["volume", "create", &file]);
     cluster.run_job("one.hcl", &holder("one", SINGLE, "true"));

@@ -17,7 +17,7 @@ use super::place::Place;
 use super::record::record_path;
 use super::shared::stop_at_least;
 use super::volumes::{HostVolume, HostVolumes, no_mounts};
-use crate::csi::{AttachmentMode, CsiError, Join, Plugins, Secrets, VolumeId};
+use crate::csi::{AttachmentMode, CsiError, Join, Plugins, SecretsOf, VolumeId};
 use crate::spec::Volume;
 
 /// How long releasing volumes may still take after an urgent stop.
@@ -139,9 +139,9 @@ pub(super) async fn release(place: &mut Place, hurry: Stop) -> Vec<CleanupError>
         stop_at_least(&mut stop, hurry).await;
         tokio::time::sleep(LAST_MOMENT).await;
     };
-    let secrets = |id: &VolumeId| {
-        let own = place.given_csi.values().map(CsiVolume::volume).find(|own| own.id == *id);
-        own.map(|own| own.secrets).unwrap_or_default()
+    let secrets = |plugin: &str, id: &VolumeId| {
+        let mut own = place.given_csi.values().filter(|own| own.plugin == plugin).map(CsiVolume::volume);
+        own.find(|own| own.id == *id).map(|own| own.secrets).unwrap_or_default()
     };
     let errors = tokio::select! {
         biased;
@@ -158,22 +158,22 @@ pub(super) async fn release(place: &mut Place, hurry: Stop) -> Vec<CleanupError>
 ///
 /// # Errors
 /// What could not be undone; the plugin does not run.
-pub(super) fn release_volumes(data_dir: &Path, id: &str) -> Result<(), MachineError> {
+pub(super) fn release_volumes(data_dir: &Path, id: &str, secrets: &SecretsOf<'_>) -> Result<(), MachineError> {
     let (plugins, is_live) = (Plugins::new(data_dir), |user: &str| user != id);
     forget(&plugins, &is_live)?;
     plugins.leave(id).doing(RECORDS)?;
-    undo(data_dir, &is_live, id)
+    undo(data_dir, &is_live, id, secrets)
 }
 
 /// Releases volumes whose users have no record any more, and forgets plugins that they ran.
 ///
 /// # Errors
 /// As [`release_volumes`].
-pub(super) fn settle_volumes(data_dir: &Path) -> Result<(), MachineError> {
+pub(super) fn settle_volumes(data_dir: &Path, secrets: &SecretsOf<'_>) -> Result<(), MachineError> {
     let dir = data_dir.to_owned();
     let is_live = move |user: &str| record_path(&dir, user).exists();
     forget(&Plugins::new(data_dir), &is_live)?;
-    undo(data_dir, &is_live, "")
+    undo(data_dir, &is_live, "", secrets)
 }
 
 /// Removes registrations and sockets of plugins whose owners have ended.
@@ -187,7 +187,12 @@ fn forget(plugins: &Plugins, is_live: &dyn Fn(&str) -> bool) -> Result<(), Machi
 }
 
 /// Does nothing, and does not ask plugins, if there is nothing to undo.
-fn undo(data_dir: &Path, is_live: &(dyn Fn(&str) -> bool + Send + Sync), user: &str) -> Result<(), MachineError> {
+fn undo(
+    data_dir: &Path,
+    is_live: &(dyn Fn(&str) -> bool + Send + Sync),
+    user: &str,
+    secrets: &SecretsOf<'_>,
+) -> Result<(), MachineError> {
     let plugins = Plugins::new(data_dir);
     let pending = plugins.pending(is_live).doing(RECORDS)?;
     if pending.is_empty() {
@@ -201,9 +206,9 @@ fn undo(data_dir: &Path, is_live: &(dyn Fn(&str) -> bool + Send + Sync), user: &
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             Ok::<_, io::Error>(crate::sys::task::block_on(&runtime, async {
                 if user.is_empty() {
-                    plugins.settle(is_live).await
+                    plugins.settle(is_live, secrets).await
                 } else {
-                    plugins.release(user, &|_| Secrets::default()).await
+                    plugins.release(user, secrets).await
                 }
             }))
         });

@@ -26,7 +26,7 @@ use crate::agent::engine::Engine as _;
 use crate::agent::model::{Nanos, Role};
 use crate::agent::runner::{Advertised, Runner};
 use crate::agent::state::State;
-use crate::agent::{Agent, Working};
+use crate::agent::{Agent, Working, secrets_of};
 use crate::alloc::machine::{self, CgroupPlace, Drivers};
 use crate::alloc::{self, DYNAMIC_PORTS, KeptSockets, Machine, Owner, OwnerLock, Tell, VolumePlugins, chain};
 use crate::cgroup::Regime;
@@ -235,9 +235,11 @@ impl Serving {
         let mut listeners = inherited.map_or_else(|| Ok(Vec::new()), |numbers| upgrade::inherited(numbers, made))?;
         let lock = OwnerLock::take(&place.data_dir, &owner)?;
         upgrade::forget_killed(&place.data_dir)?;
-        let swept = place.data_dir.clone();
+        let state = State::open(&place.data_dir.join(STATE)).context("cannot use the state of the data directory")?;
+        let secrets = secrets_of(&state);
+        let (swept, of_swept) = (place.data_dir.clone(), Arc::clone(&secrets));
         let tell: Tell = Arc::new(|what: &str| tracing::warn!("{what}"));
-        crate::sys::task::spawn_blocking(move || alloc::sweep(&swept, &tell))
+        crate::sys::task::spawn_blocking(move || alloc::sweep(&swept, &tell, &*of_swept))
             .await
             .context("the clean-up failed unexpectedly")??;
         let sockets =
@@ -255,7 +257,6 @@ impl Serving {
             }
         }
         let passed: Vec<SocketAddr> = listeners.iter().filter_map(Listener::address).collect();
-        let state = State::open(&place.data_dir.join(STATE)).context("cannot use the state of the data directory")?;
         machine.values = std::mem::take(&mut machine.values).with_variables(Arc::new(state.clone()));
         let machine = Arc::new(machine);
         for address in &addresses {
@@ -268,7 +269,7 @@ impl Serving {
         let advertised = advertised(&config, &tcp, tls.is_some());
         let (volumes_dir, plugin_dir) = (config.volumes_dir.clone(), config.volume_plugin_dir.clone());
         let volumes = VolumePlugins::new(&place.data_dir, volumes_dir, plugin_dir, machine.volumes.clone());
-        let (runner, reports) = Runner::new(Arc::clone(&machine), advertised, volumes)
+        let (runner, reports) = Runner::new(Arc::clone(&machine), advertised, volumes, secrets)
             .context("cannot look for allocations of the last agent")?;
         alloc::control::serve(&sockets.path, runner.served())?;
         if args.adopt_records {

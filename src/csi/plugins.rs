@@ -77,6 +77,9 @@ struct Record {
     boot_id: String,
 }
 
+/// Returns the secrets of a plugin's volume, for steps that its user does not undo itself.
+pub type SecretsOf<'a> = dyn Fn(&str, &VolumeId) -> Secrets + Send + Sync + 'a;
+
 /// See the top of the file.
 #[derive(Debug)]
 pub struct Plugins {
@@ -298,12 +301,13 @@ impl Plugins {
         &self,
         plugin: &str,
         id: &VolumeId,
+        secrets: &Secrets,
         is_live: &(dyn Fn(&str) -> bool + Send + Sync),
     ) -> Result<(), CsiError> {
         let volume = self.volume(plugin, id).map_err(unreadable)?;
         for (user, _) in volume.users.iter().filter(|(user, of)| of.leaves || !is_live(user)) {
             let (manager, _) = self.manager(plugin, Duration::ZERO).await?;
-            manager.leave(user, id, &Secrets::default(), std::future::pending()).await?;
+            manager.leave(user, id, secrets, std::future::pending()).await?;
         }
         Ok(())
     }
@@ -385,7 +389,7 @@ impl Plugins {
     }
 
     /// Ends a user's use of all volumes, whose secrets `secrets` knows. Returns the errors of those that could not be undone.
-    pub async fn release(&self, user: &str, secrets: &(dyn Fn(&VolumeId) -> Secrets + Send + Sync)) -> Vec<CsiError> {
+    pub async fn release(&self, user: &str, secrets: &SecretsOf<'_>) -> Vec<CsiError> {
         let ledgers = match self.ledgers() {
             Ok(ledgers) => ledgers,
             Err(error) => return vec![unreadable(error)],
@@ -402,7 +406,7 @@ impl Plugins {
             for (id, _) in records.into_iter().filter(|(_, volume)| volume.users.contains_key(user)) {
                 let left = async {
                     let (manager, _) = self.manager(&plugin, Duration::ZERO).await?;
-                    manager.leave(user, &id, &secrets(&id), std::future::pending()).await
+                    manager.leave(user, &id, &secrets(&plugin, &id), std::future::pending()).await
                 };
                 errors.extend(left.await.err());
             }
@@ -430,14 +434,21 @@ impl Plugins {
         Ok(())
     }
 
-    /// Undoes what users have left that do not exist any more.
-    pub async fn settle(&self, is_live: &(dyn Fn(&str) -> bool + Send + Sync)) -> Vec<CsiError> {
+    /// Undoes what users have left that do not exist any more, of volumes whose secrets `secrets` knows.
+    pub async fn settle(
+        &self,
+        is_live: &(dyn Fn(&str) -> bool + Send + Sync),
+        secrets: &SecretsOf<'_>,
+    ) -> Vec<CsiError> {
         let mut errors = Vec::new();
         match self.pending(is_live) {
             Ok(plugins) => {
                 for plugin in plugins {
                     match self.manager(&plugin, Duration::ZERO).await {
-                        Ok((manager, _)) => errors.extend(manager.settle(is_live).await),
+                        Ok((manager, _)) => {
+                            let secrets = |id: &VolumeId| secrets(&plugin, id);
+                            errors.extend(manager.settle(is_live, &secrets).await);
+                        }
                         Err(error) => errors.push(error),
                     }
                 }
@@ -657,12 +668,12 @@ mod tests {
         let user = || User { read_only: false, leaves: false, published: Some(Phase::Done) };
         let users = ["a", "b"].map(|name| (name.to_owned(), user()));
         files.save(&id, &VolumeUse { users: users.into(), ..VolumeUse::default() }).unwrap();
-        let errors = plugins.release("a", &|_| Secrets::default()).await;
+        let errors = plugins.release("a", &|_, _| Secrets::default()).await;
         assert!(errors.len() == 1 && errors[0].to_string().contains("no CSI plugin \"disk\" runs here"), "{errors:?}");
         let leaves = |name: &str| plugins.volume("disk", &id).unwrap().users[name].leaves;
         assert_eq!((leaves("a"), leaves("b")), (true, false));
         // Although somebody takes it for alive.
-        assert!(plugins.detach("disk", &id, &|_| true).await.is_err());
+        assert!(plugins.detach("disk", &id, &Secrets::default(), &|_| true).await.is_err());
         assert_eq!(plugins.pending(&|_| true).unwrap(), ["disk"]);
         plugins.leave("b").unwrap();
         assert!(leaves("b"));

@@ -29,7 +29,7 @@ use crate::alloc::{
     Alloc, AllocPort, Assignment, CleanupError, Machine, Means, Record, RestoreError, SetupError, Stop, VolumePlugins,
     chain, machine,
 };
-use crate::csi::Plugins;
+use crate::csi::{Plugins, SecretsOf};
 use crate::driver::KeptOutput;
 use crate::executor::{ExecRequests, ExecResponses};
 use crate::logs::ship::Stream;
@@ -45,6 +45,7 @@ pub struct Runner {
     machine: Arc<Machine>,
     advertised: Advertised,
     volumes: Arc<VolumePlugins>,
+    secrets: Arc<SecretsOf<'static>>,
     reports: mpsc::Sender<Report>,
     allocs: Mutex<HashMap<String, Entry>>,
     /// The same for the commands that ask runs.
@@ -82,6 +83,7 @@ impl Runner {
         machine: Arc<Machine>,
         advertised: Advertised,
         volumes: Arc<VolumePlugins>,
+        secrets: Arc<SecretsOf<'static>>,
     ) -> std::io::Result<(Arc<Runner>, mpsc::Receiver<Report>)> {
         let mut records = HashMap::new();
         for record in machine.records.owned_by_agent()? {
@@ -96,6 +98,7 @@ impl Runner {
             machine,
             advertised,
             volumes,
+            secrets,
             reports,
             allocs: Mutex::default(),
             records: Mutex::new(records),
@@ -121,7 +124,7 @@ impl Runner {
             let is_live = |user: &str| !ended.contains(user);
             let released = async {
                 let mut pauses = Pauses::new(&runner);
-                while !runner.machine.csi.plugins.settle(&is_live).await.is_empty() {
+                while !runner.machine.csi.plugins.settle(&is_live, &*runner.secrets).await.is_empty() {
                     pauses.next().await;
                 }
             };
@@ -233,14 +236,15 @@ impl Runner {
 
     /// Removes everything that a record lists.
     async fn clean(&self, record: Record) {
-        let (machine, id) = (Arc::clone(&self.machine), record.alloc_id.clone());
+        let (machine, id, secrets) = (Arc::clone(&self.machine), record.alloc_id.clone(), Arc::clone(&self.secrets));
         let remove = move || {
             let containers = || machine::remove_containers(&machine.data_dir, &record).map_err(std::io::Error::other);
             let means = Means {
                 remove_containers: &containers,
                 remove_cgroup: &|path| (machine.remove_cgroup)(path),
                 release_volumes: &|| {
-                    machine::release_volumes(&machine.data_dir, &record).map_err(std::io::Error::other)
+                    let released = machine::release_volumes(&machine.data_dir, &record, &*secrets);
+                    released.map_err(std::io::Error::other)
                 },
                 rescue: &|_| {},
             };

@@ -4,7 +4,7 @@ use super::*;
 use crate::agent::model::ClientStatus;
 use crate::alloc::fake::{self, FakeDriver};
 use crate::alloc::{HostVolumes, Owner};
-use crate::csi::{Files, Ledger as _, Phase, User, VolumeId, VolumeUse};
+use crate::csi::{Files, Ledger as _, Phase, Secrets, User, VolumeId, VolumeUse};
 use crate::sys::owned::OwnDir;
 
 #[tokio::test]
@@ -27,7 +27,8 @@ async fn f7_what_cannot_be_restored_keeps_nothing_from_its_replacement() {
     // The next process lacks its driver.
     let next = Arc::new(Machine { drivers: BTreeMap::new(), ..machine() });
     let volumes = VolumePlugins::new(&data_dir, None, None, HostVolumes::default());
-    let (runner, mut reports) = Runner::new(next, Advertised::default(), volumes).unwrap();
+    let secrets = Arc::new(|_: &str, _: &VolumeId| Secrets::default());
+    let (runner, mut reports) = Runner::new(next, Advertised::default(), volumes, secrets).unwrap();
     let record = || runner.machine.records.read(&id).unwrap();
     let alloc = Alloc::restore(&runner.machine, record().unwrap()).unwrap();
     let (destroy, destroyed) = watch::channel(false);

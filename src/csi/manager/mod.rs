@@ -165,7 +165,11 @@ impl Manager {
 
     /// Undoes the steps of volumes without users, and of users that do not exist any more: at start, and again after a failure.
     /// `is_live` is asked while the volume is locked. Returns the errors of those that could not be undone.
-    pub async fn settle(self: &Arc<Self>, is_live: &(dyn Fn(&str) -> bool + Send + Sync)) -> Vec<CsiError> {
+    pub async fn settle(
+        self: &Arc<Self>,
+        is_live: &(dyn Fn(&str) -> bool + Send + Sync),
+        secrets: &(dyn Fn(&VolumeId) -> Secrets + Send + Sync),
+    ) -> Vec<CsiError> {
         let records = match self.ledger.load() {
             Ok(records) => records,
             Err(source) => return vec![CsiError::Record { volume: "all".to_owned(), source }],
@@ -178,7 +182,7 @@ impl Manager {
                     for user in &gone {
                         taken.volume.leave(user);
                     }
-                    errors.extend(self.clear(&mut taken, &Secrets::default()).await.err());
+                    errors.extend(self.clear(&mut taken, &secrets(&id)).await.err());
                     self.put_back(taken);
                 }
                 Err(error) => errors.push(error),
