@@ -304,12 +304,12 @@ impl Plugins {
         secrets: &Secrets,
         is_live: &(dyn Fn(&str) -> bool + Send + Sync),
     ) -> Result<(), CsiError> {
-        let volume = self.volume(plugin, id).map_err(unreadable)?;
+        let (volume, mut done) = (self.volume(plugin, id).map_err(unreadable)?, Ok(()));
         for (user, _) in volume.users.iter().filter(|(user, of)| of.leaves || !is_live(user)) {
             let (manager, _) = self.manager(plugin, Duration::ZERO).await?;
-            manager.leave(user, id, secrets, std::future::pending()).await?;
+            done = done.and(manager.leave(user, id, secrets, std::future::pending()).await);
         }
-        Ok(())
+        done
     }
 
     /// The users of a volume by its record, including those that are leaving.

@@ -352,3 +352,26 @@ async fn f7_what_nobody_undoes_is_undone_with_the_secrets_of_its_volume() {
     let world = lock(&fake.world);
     assert_eq!((world.steps.last(), &world.secrets), (Some(&Step::Detach), &secrets(&id(0))));
 }
+
+#[tokio::test]
+async fn f7_a_user_whose_step_fails_keeps_no_other_one_from_leaving() {
+    let fake = Arc::new(Fake::default());
+    let manager = manager(&fake);
+    for user in ["a", "b", "c"] {
+        manager.join(join_of(user, id(0)), std::future::pending()).await.unwrap();
+    }
+    let next = lock(&fake.world).calls + 1;
+    lock(&fake.world).faults.insert(next, Fault::Fails);
+    let error = manager.settle(&|user| user == "c", &|_| Secrets::default()).await.remove(0);
+    assert!(error.to_string().contains("fails"), "{error}");
+    assert_eq!(manager.users().unwrap()[&id(0)], ["a", "c"]);
+    lock(&fake.world).faults.insert(next + 2, Fault::Fails);
+    assert_eq!(manager.settle(&|_| false, &|_| Secrets::default()).await.len(), 1);
+    assert_eq!(manager.users().unwrap()[&id(0)], ["a"], "and the volume stays where it is");
+    assert!(!lock(&fake.world).steps.contains(&Step::Unstage));
+    assert_eq!(manager.settle(&|_| false, &|_| Secrets::default()).await.len(), 0);
+    let unpublish = |user: &str| Step::Unpublish(user.to_owned());
+    let last = [unpublish("b"), unpublish("c"), unpublish("a"), Step::Unstage, Step::Detach];
+    assert!(lock(&fake.world).steps.ends_with(&last));
+    assert!(lock(&fake.world).records.is_empty());
+}
