@@ -310,6 +310,39 @@ fn released_late(test: &str, meanwhile: impl FnOnce(&Cluster<'_>)) {
     cluster.agent.take().unwrap().wind_up();
 }
 
+/// The same when the agent is killed meanwhile: detach says that a volume is not released, and the next agent releases it, with its
+/// secrets.
+#[test]
+fn f7_a_volume_is_released_by_the_next_agent() {
+    need_root!();
+    let test = "f7_a_volume_is_released_by_the_next_agent";
+    let Some(binary) = binary(test) else { return };
+    let driver = of_a_job(World::new());
+    let more = ", \"--attach\", \"--secret\", \"token=t0ken-of-a-volume\"";
+    let Some(mut cluster) = Cluster::start(test, &driver, binary, more) else { return };
+    let file = cluster.file("data.hcl", &volume_file("data", "1MiB", SINGLE, ""));
+    cluster.run(&["volume", "create", &file]);
+    cluster.run_job("one.hcl", &holder("one", SINGLE, "true"));
+    cluster.agent().alloc("one", "running", "");
+    cluster.run(&["job", "stop", "-detach", "plugin"]);
+    cluster.until("the plugin is gone", &["plugin", "status"], "No CSI plugins");
+    cluster.run(&["job", "stop", "-detach", "one"]);
+    cluster.agent().alloc("one", "complete", "");
+    cluster.kill_and_restart();
+    assert_ne!(driver.mounts(), Vec::<String>::new(), "nobody can unmount it");
+    let node = cluster.agent().get("/v1/nodes")[0]["ID"].as_str().unwrap().to_owned();
+    cluster.refused(&["volume", "detach", "data", &node[..8]], "could not detach from node: no CSI plugin");
+    let plugin = driver.world.path("plugin.hcl");
+    cluster.run(&["job", "run", "-detach", plugin.to_str().unwrap()]);
+    cluster.agent().until("the volume is released", || driver.left().is_empty().then_some(()));
+    assert_eq!(driver.calls()[3..], ["NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume"]);
+    cluster.run(&["volume", "detach", "data", &node[..8]]);
+    cluster.run(&["volume", "delete", "data"]);
+    cluster.run(&["job", "stop", "-detach", "plugin"]);
+    cluster.until("the plugin is gone", &["plugin", "status"], "No CSI plugins");
+    cluster.agent.take().unwrap().wind_up();
+}
+
 #[test]
 fn f7_the_file_system_of_a_volume_grows_below_its_task() {
     need_root!();

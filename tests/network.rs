@@ -151,6 +151,30 @@ fn a_firewall_that_comes_later_keeps_nobody_out(by: By) {
     assert_eq!(site.state(), before);
 }
 
+/// G1: the same when it comes while no process looks after the allocation: the next supervisor finds it there.
+#[test]
+fn g1_a_firewall_that_came_unseen_keeps_nobody_out() {
+    need_root!();
+    let site = Site::made(By::Builtin);
+    done("nft", &["delete", "table", "ip", "filter"]);
+    let server = group("server", "exec", "mode = \"bridge\"\nport \"http\" {\n static = 18080\n to = 8080\n}", SERVER);
+    let file = site.world.file("server.nomad.hcl", &job("service", &[server]));
+    let out: Out = site.world.command(&site.args(&["--detach", "--quiet"])).arg(file).output().unwrap().into();
+    assert_eq!(out.status, 0, "{out:?}");
+    let url = format!("http://{HOST}:18080/index.html");
+    assert_eq!(asked_from_outside(&url), "pong\n");
+    let runs = std::fs::read_dir(site.world.data_dir().join("runs")).unwrap().flatten();
+    let mut locks = runs.map(|run| run.path()).filter(|path| path.extension().is_some_and(|end| end == "lock"));
+    let supervisor = std::fs::read_to_string(locks.next().unwrap()).unwrap().trim().parse().unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(supervisor), nix::sys::signal::Signal::SIGKILL).unwrap();
+    done("iptables", &["-P", "FORWARD", "DROP"]);
+    let listed = site.world.agentbin(&["ps"]);
+    assert_eq!(listed.status, 0, "{listed:?}");
+    assert_eq!(asked_from_outside(&url), "pong\n");
+    assert_eq!(site.world.agentbin(&["stop", "test"]).status, 0);
+    done("nft", &["delete", "table", "ip", "filter"]);
+}
+
 /// G1: udp is mapped as well as tcp, the allocation reaches itself by the machine's address, and the loopback of the machine is
 /// out of reach, though the plugin for ports opens it.
 #[test]

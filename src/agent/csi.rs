@@ -1,10 +1,12 @@
 //! CSI volumes: what the engine is given of them, and what their plugins are asked for.
 
+use std::sync::Arc;
+
 use super::model::{Allocation, CsiVolume, Secret};
 use super::schedule::CsiState;
-use super::state::{StateError, View};
-use crate::alloc::{self, Registered};
-use crate::csi::{Capability, CsiError, Secrets, VolumeId};
+use super::state::{State, StateError, View};
+use crate::alloc::{self, Registered, chain};
+use crate::csi::{Capability, CsiError, Secrets, SecretsOf, VolumeId};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{IntoMap as _, Job, MountOptions};
 
@@ -36,6 +38,27 @@ pub(super) fn remote(volume: &CsiVolume) -> VolumeId {
 pub(super) fn secrets(volume: &CsiVolume, over: &BTreeMap<String, Secret>) -> Secrets {
     let all = volume.hidden.secrets.iter().chain(over.iter());
     Secrets(all.map(|(key, value)| (key.clone(), value.expose().to_owned())).into_map())
+}
+
+/// The secrets of the volumes in a state, for what is undone without their users.
+pub fn secrets_of(state: &State) -> Arc<SecretsOf<'static>> {
+    let state = state.clone();
+    Arc::new(move |plugin: &str, id: &VolumeId| {
+        find_secrets(&state, plugin, id).unwrap_or_else(|error| {
+            tracing::warn!(error = chain(&error), volume = id.id, "the secrets of a volume cannot be read");
+            Secrets::default()
+        })
+    })
+}
+
+fn find_secrets(state: &State, plugin: &str, id: &VolumeId) -> Result<Secrets, StateError> {
+    for volume in state.read()?.csi_volumes(Some(&id.namespace), "") {
+        let volume = volume?;
+        if volume.plugin_id == plugin && remote(&volume) == *id {
+            return Ok(secrets(&volume, &BTreeMap::new()));
+        }
+    }
+    Ok(Secrets::default())
 }
 
 /// Its mount options.

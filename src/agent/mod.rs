@@ -44,6 +44,7 @@ use tokio::task::JoinSet;
 
 use commands::Commands;
 use core::Core;
+pub use csi::secrets_of;
 use engine::{Engine, Report};
 use state::{State, StateError};
 

@@ -17,7 +17,7 @@ use super::place::Place;
 use super::record::record_path;
 use super::shared::stop_at_least;
 use super::volumes::{HostVolume, HostVolumes, no_mounts};
-use crate::csi::{AttachmentMode, CsiError, Join, Plugins, Secrets, VolumeId};
+use crate::csi::{AttachmentMode, CsiError, Join, Plugins, SecretsOf, VolumeId};
 use crate::spec::Volume;
 
 /// How long releasing volumes may still take after an urgent stop.
@@ -25,6 +25,8 @@ const LAST_MOMENT: Duration = Duration::from_secs(10);
 /// The first and the longest pause before a volume that is in use is asked for again.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_secs(10);
+/// What fails, for errors.
+const RECORDS: &str = "cannot use the records of CSI volumes";
 
 /// Mounts the volumes once the record is written, and releases them when no process of the allocation uses them any more.
 pub(super) struct CsiHook;
@@ -46,14 +48,14 @@ impl Hook<Place> for CsiHook {
 
     async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
         place.csi = HostVolumes::default();
-        if !place.recorded_is_left && place.group().tasks.iter().any(|task| task.csi_plugin.is_some()) {
+        if !place.processes_are_left && place.group().tasks.iter().any(|task| task.csi_plugin.is_some()) {
             let plugins = &place.machine.csi.plugins;
             for error in remove_tree(&plugins.socket_dir(place.id.as_str())) {
                 tracing::warn!(%error, alloc = %place.id, "what a CSI plugin has left is left to the next clean-up");
             }
         }
         // A process may still use them: a volume that others can get now would have two writers.
-        if place.recorded_is_left || place.group().volumes.iter().all(|volume| volume.csi.is_none()) {
+        if place.processes_are_left || place.group().volumes.iter().all(|volume| volume.csi.is_none()) {
             return Vec::new();
         }
         release(place, Stop::Now).await
@@ -137,9 +139,9 @@ pub(super) async fn release(place: &mut Place, hurry: Stop) -> Vec<CleanupError>
         stop_at_least(&mut stop, hurry).await;
         tokio::time::sleep(LAST_MOMENT).await;
     };
-    let secrets = |id: &VolumeId| {
-        let own = place.given_csi.values().map(CsiVolume::volume).find(|own| own.id == *id);
-        own.map(|own| own.secrets).unwrap_or_default()
+    let secrets = |plugin: &str, id: &VolumeId| {
+        let mut own = place.given_csi.values().filter(|own| own.plugin == plugin).map(CsiVolume::volume);
+        own.find(|own| own.id == *id).map(|own| own.secrets).unwrap_or_default()
     };
     let errors = tokio::select! {
         biased;
@@ -156,21 +158,22 @@ pub(super) async fn release(place: &mut Place, hurry: Stop) -> Vec<CleanupError>
 ///
 /// # Errors
 /// What could not be undone; the plugin does not run.
-pub(super) fn release_volumes(data_dir: &Path, id: &str) -> Result<(), MachineError> {
-    let is_live = |user: &str| user != id;
-    forget(&Plugins::new(data_dir), &is_live)?;
-    undo(data_dir, &is_live, id)
+pub(super) fn release_volumes(data_dir: &Path, id: &str, secrets: &SecretsOf<'_>) -> Result<(), MachineError> {
+    let (plugins, is_live) = (Plugins::new(data_dir), |user: &str| user != id);
+    forget(&plugins, &is_live)?;
+    plugins.leave(id).doing(RECORDS)?;
+    undo(data_dir, &is_live, id, secrets)
 }
 
 /// Releases volumes whose users have no record any more, and forgets plugins that they ran.
 ///
 /// # Errors
 /// As [`release_volumes`].
-pub(super) fn settle_volumes(data_dir: &Path) -> Result<(), MachineError> {
+pub(super) fn settle_volumes(data_dir: &Path, secrets: &SecretsOf<'_>) -> Result<(), MachineError> {
     let dir = data_dir.to_owned();
     let is_live = move |user: &str| record_path(&dir, user).exists();
     forget(&Plugins::new(data_dir), &is_live)?;
-    undo(data_dir, &is_live, "")
+    undo(data_dir, &is_live, "", secrets)
 }
 
 /// Removes registrations and sockets of plugins whose owners have ended.
@@ -184,9 +187,14 @@ fn forget(plugins: &Plugins, is_live: &dyn Fn(&str) -> bool) -> Result<(), Machi
 }
 
 /// Does nothing, and does not ask plugins, if there is nothing to undo.
-fn undo(data_dir: &Path, is_live: &(dyn Fn(&str) -> bool + Send + Sync), user: &str) -> Result<(), MachineError> {
+fn undo(
+    data_dir: &Path,
+    is_live: &(dyn Fn(&str) -> bool + Send + Sync),
+    user: &str,
+    secrets: &SecretsOf<'_>,
+) -> Result<(), MachineError> {
     let plugins = Plugins::new(data_dir);
-    let pending = plugins.pending(is_live).doing("cannot read the records of CSI volumes")?;
+    let pending = plugins.pending(is_live).doing(RECORDS)?;
     if pending.is_empty() {
         return Ok(());
     }
@@ -198,9 +206,9 @@ fn undo(data_dir: &Path, is_live: &(dyn Fn(&str) -> bool + Send + Sync), user: &
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             Ok::<_, io::Error>(crate::sys::task::block_on(&runtime, async {
                 if user.is_empty() {
-                    plugins.settle(is_live).await
+                    plugins.settle(is_live, secrets).await
                 } else {
-                    plugins.release(user, &|_| Secrets::default()).await
+                    plugins.release(user, secrets).await
                 }
             }))
         });
@@ -209,4 +217,39 @@ fn undo(data_dir: &Path, is_live: &(dyn Fn(&str) -> bool + Send + Sync), user: &
     let errors = errors.doing("cannot release CSI volumes")?;
     let told: Vec<String> = errors.iter().map(|error| chain(error)).collect();
     if told.is_empty() { Ok(()) } else { Err(told.join("; ")).doing("cannot release CSI volumes") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::fake::{self, FakeDriver};
+    use crate::alloc::{Alloc, Assignment, Owner};
+    use crate::csi::{Files, Ledger as _, Phase, User, VolumeUse};
+    use crate::spec::CsiUse;
+    use crate::sys::owned::OwnDir;
+
+    #[tokio::test]
+    async fn f7_a_process_that_is_left_keeps_its_volume_and_a_network_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = dir.path().canonicalize().unwrap();
+        let machine = Arc::new(fake::machine(&data_dir, &FakeDriver::new(&[]), Owner::default()));
+        let mut job = fake::job(vec![fake::task("web")]);
+        job.groups[0].volumes.push(Volume { csi: Some(CsiUse::default()), ..Volume::default() });
+        let job = Arc::new(job);
+        let mut alloc = Alloc::new(&machine, &job, Assignment::new(&job, 0, 0));
+        let csi = OwnDir::open(&data_dir).unwrap().make("csi".as_ref(), 0o700).unwrap();
+        let files = Files::open(&csi.make("volumes".as_ref(), 0o700).unwrap(), "disk").unwrap();
+        let id = VolumeId { namespace: "default".to_owned(), id: "v".to_owned() };
+        let user = User { read_only: false, leaves: false, published: Some(Phase::Done) };
+        let users = [(alloc.id().to_string(), user)].into();
+        files.save(&id, &VolumeUse { users, ..VolumeUse::default() }).unwrap();
+
+        (alloc.place.processes_are_left, alloc.place.recorded_is_left) = (true, false);
+        assert_eq!(CsiHook.undo(&mut alloc.place).await.len(), 0);
+        assert!(!alloc.place.volumes_are_left, "nothing was tried");
+        (alloc.place.processes_are_left, alloc.place.recorded_is_left) = (false, true);
+        // Its plugin does not run.
+        assert_eq!(CsiHook.undo(&mut alloc.place).await.len(), 1);
+        assert!(alloc.place.volumes_are_left, "it is tried again");
+    }
 }

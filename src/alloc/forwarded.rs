@@ -22,17 +22,24 @@ pub(super) fn watch(networks: &Networks) {
 
 async fn keep_accepted(watch: Arc<FirewallWatch>) {
     let Ok(changes) = register(watch.socket(), Interest::READABLE) else { return };
-    while let Ok(mut ready) = changes.readable().await {
-        let has_changed = watch.has_changed();
-        ready.clear_ready();
-        if !has_changed {
-            continue;
+    // At first for what has come while nobody looked.
+    let mut has_changed = true;
+    loop {
+        if has_changed {
+            let of_thread = Arc::clone(&watch);
+            if let Ok(Err(error)) = task::spawn_blocking(move || of_thread.accept()).await {
+                let error = chain(&error);
+                tracing::warn!(
+                    error,
+                    "packets of the bridge may be dropped by another program's rules until the next allocation"
+                );
+            }
         }
-        tokio::time::sleep(SETTLED).await;
-        let of_thread = Arc::clone(&watch);
-        if let Ok(Err(error)) = task::spawn_blocking(move || of_thread.accept()).await {
-            let error = chain(&error);
-            tracing::warn!(error, "packets of the bridge may be dropped by another program's rules until the next allocation");
+        let Ok(mut ready) = changes.readable().await else { return };
+        has_changed = watch.has_changed();
+        ready.clear_ready();
+        if has_changed {
+            tokio::time::sleep(SETTLED).await;
         }
     }
 }

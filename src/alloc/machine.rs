@@ -23,6 +23,7 @@ use super::sockets::SocketDir;
 use super::values::ValuesFile;
 use super::volumes::HostVolumes;
 use crate::cgroup::{self, CgroupFs, Cpusets, Delegated, Regime, TaskCgroup, scope};
+use crate::csi::SecretsOf;
 use crate::driver::{
     DockerDriver, Driver, ExecDriver, Fingerprint, HOST_ENV_DENYLIST, Host, JavaDriver, RawExecDriver, Settings,
 };
@@ -361,8 +362,8 @@ pub fn remove_containers(data_dir: &Path, record: &Record) -> Result<(), Machine
 ///
 /// # Errors
 /// What plugins say, or that one does not run.
-pub fn release_volumes(data_dir: &Path, record: &Record) -> Result<(), MachineError> {
-    csi::release_volumes(data_dir, &record.alloc_id)
+pub fn release_volumes(data_dir: &Path, record: &Record, secrets: &SecretsOf<'_>) -> Result<(), MachineError> {
+    csi::release_volumes(data_dir, &record.alloc_id, secrets)
 }
 
 /// Everything that the allocations of this process share.

@@ -25,9 +25,9 @@ mod download;
 mod env;
 mod error;
 mod facts;
-mod forwarded;
 #[cfg(test)]
 pub(crate) mod fake;
+mod forwarded;
 mod gc;
 mod health;
 mod hook;

@@ -121,7 +121,9 @@ pub(super) struct Place {
     pub(super) given_csi: BTreeMap<String, CsiVolume>,
     /// Its CSI volumes that are mounted, by the group's names.
     pub(super) csi: HostVolumes,
-    /// Something that only the record can identify could not be removed.
+    /// Its processes may not all have ended: what they use must not be given to others.
+    pub(super) processes_are_left: bool,
+    /// Something else that only the record can identify could not be removed.
     pub(super) recorded_is_left: bool,
     /// A CSI volume could not be released; that can be retried.
     pub(super) volumes_are_left: bool,
@@ -144,7 +146,7 @@ pub(super) struct Place {
 impl Place {
     /// Whether the record is still needed, for the next clean-up.
     pub(super) const fn is_anything_left(&self) -> bool {
-        self.recorded_is_left || self.volumes_are_left
+        self.processes_are_left || self.recorded_is_left || self.volumes_are_left
     }
 
     pub(super) fn group(&self) -> &Group {

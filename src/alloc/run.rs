@@ -98,6 +98,7 @@ impl Alloc {
             dns: None,
             given_csi: BTreeMap::new(),
             csi: HostVolumes::default(),
+            processes_are_left: false,
             recorded_is_left: false,
             volumes_are_left: false,
             untold: Vec::new(),
@@ -365,7 +366,26 @@ impl Alloc {
         errors
     }
 
-    /// Whether [`Alloc::finish`] could not release all of its CSI volumes.
+    /// Whether an earlier process made it.
+    #[must_use]
+    pub(crate) const fn is_restored(&self) -> bool {
+        self.place.restored.is_some()
+    }
+
+    /// To be called when what its record lists was removed, as it could not be restored. Unless something is left, its ports are
+    /// released, too.
+    pub(crate) async fn cleaned(&mut self, is_gone: bool) -> Vec<CleanupError> {
+        (self.place.recorded_is_left, self.place.volumes_are_left) = (false, !is_gone);
+        if is_gone { release(&self.place).await } else { Vec::new() }
+    }
+
+    /// Whether something could not be removed that only its record can identify.
+    #[must_use]
+    pub(crate) const fn is_anything_left(&self) -> bool {
+        self.place.is_anything_left()
+    }
+
+    /// Whether not all of its CSI volumes could be released.
     #[must_use]
     pub(crate) const fn has_volumes_left(&self) -> bool {
         self.place.volumes_are_left

@@ -165,7 +165,7 @@ impl Hook<Place> for CgroupsHook {
         let mut strays = Vec::new();
         if let Some(restored) = &place.restored {
             strays = remove_strays(place, &restored.record).await;
-            place.recorded_is_left |= !strays.is_empty();
+            place.processes_are_left |= !strays.is_empty();
         }
         let (cgroups, machine) = (place.cgroups(), Arc::clone(&place.machine));
         let error = |subject, source| CleanupError { action: "remove cgroup", subject, source };
@@ -179,7 +179,7 @@ impl Hook<Place> for CgroupsHook {
             errors
         });
         let errors = removed.await.unwrap_or_else(|e| vec![error(place.id.to_string(), io::Error::other(e))]);
-        place.recorded_is_left |= !errors.is_empty();
+        place.processes_are_left |= !errors.is_empty();
         strays.extend(errors);
         strays
     }

@@ -15,6 +15,7 @@ use super::owner::{Owner, OwnerLock, RunFile, RunId};
 use super::process;
 use super::record::{RecordError, Records, record_path};
 use super::sockets::SocketDir;
+use crate::csi::{Secrets, SecretsOf};
 use crate::logs::ship::{self, Outlets, Report};
 use crate::net::{self, Noted};
 use crate::sys::owned;
@@ -25,11 +26,11 @@ const PLUGINS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Reports to the user of this process what could not be done.
 pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Removes the leftovers of earlier runs, and reports only errors.
+/// Removes the leftovers of earlier runs, and reports only errors. `secrets` knows those of CSI volumes.
 ///
 /// # Errors
 /// When the data directory or `/proc` cannot be read.
-pub fn sweep(data_dir: &Path, tell: &Tell) -> Result<(), MachineError> {
+pub fn sweep(data_dir: &Path, tell: &Tell, secrets: &SecretsOf<'_>) -> Result<(), MachineError> {
     for finding in findings(data_dir)? {
         if matches!(finding, Finding::Abandoned(_) | Finding::HalfWritten(_)) {
             for error in remove(data_dir, &finding, tell) {
@@ -42,7 +43,7 @@ pub fn sweep(data_dir: &Path, tell: &Tell) -> Result<(), MachineError> {
             tell(&format!("left alone: {}", chain(error)));
         }
     }
-    if let Err(e) = csi::settle_volumes(data_dir) {
+    if let Err(e) = csi::settle_volumes(data_dir, secrets) {
         tell(&format!("left by an earlier run: {}", chain(&e)));
     }
     for noted in abandoned_networks(data_dir)? {
@@ -192,7 +193,11 @@ pub fn remove(data_dir: &Path, finding: &Finding, tell: &Tell) -> Vec<String> {
             let means = gc::Means {
                 remove_containers: &|| machine::remove_containers(data_dir, record).map_err(std::io::Error::other),
                 remove_cgroup: &|path| machine::remove_cgroup(&place.cgroups, path),
-                release_volumes: &|| machine::release_volumes(data_dir, record).map_err(std::io::Error::other),
+                release_volumes: &|| {
+                    // The volumes of runs have none.
+                    let released = machine::release_volumes(data_dir, record, &|_, _| Secrets::default());
+                    released.map_err(std::io::Error::other)
+                },
                 rescue: &|alloc_dir| ship_the_rest(alloc_dir, tell),
             };
             let errors = gc::clean(data_dir, record, &means);

@@ -26,7 +26,7 @@ use crate::agent::engine::Engine as _;
 use crate::agent::model::{Nanos, Role};
 use crate::agent::runner::{Advertised, Runner};
 use crate::agent::state::State;
-use crate::agent::{Agent, Working};
+use crate::agent::{Agent, Working, secrets_of};
 use crate::alloc::machine::{self, CgroupPlace, Drivers};
 use crate::alloc::{self, DYNAMIC_PORTS, KeptSockets, Machine, Owner, OwnerLock, Tell, VolumePlugins, chain};
 use crate::cgroup::Regime;
@@ -34,6 +34,7 @@ use crate::driver::Settings;
 use crate::http::listener::Listener;
 use crate::http::serve::{Limits, serve};
 use crate::spec::IntoSet as _;
+use crate::spec::collections::BTreeSet;
 use crate::sys;
 use crate::sys::task::{Boxed, boxed};
 
@@ -234,9 +235,11 @@ impl Serving {
         let mut listeners = inherited.map_or_else(|| Ok(Vec::new()), |numbers| upgrade::inherited(numbers, made))?;
         let lock = OwnerLock::take(&place.data_dir, &owner)?;
         upgrade::forget_killed(&place.data_dir)?;
-        let swept = place.data_dir.clone();
+        let state = State::open(&place.data_dir.join(STATE)).context("cannot use the state of the data directory")?;
+        let secrets = secrets_of(&state);
+        let (swept, of_swept) = (place.data_dir.clone(), Arc::clone(&secrets));
         let tell: Tell = Arc::new(|what: &str| tracing::warn!("{what}"));
-        crate::sys::task::spawn_blocking(move || alloc::sweep(&swept, &tell))
+        crate::sys::task::spawn_blocking(move || alloc::sweep(&swept, &tell, &*of_swept))
             .await
             .context("the clean-up failed unexpectedly")??;
         let sockets =
@@ -254,7 +257,6 @@ impl Serving {
             }
         }
         let passed: Vec<SocketAddr> = listeners.iter().filter_map(Listener::address).collect();
-        let state = State::open(&place.data_dir.join(STATE)).context("cannot use the state of the data directory")?;
         machine.values = std::mem::take(&mut machine.values).with_variables(Arc::new(state.clone()));
         let machine = Arc::new(machine);
         for address in &addresses {
@@ -267,7 +269,7 @@ impl Serving {
         let advertised = advertised(&config, &tcp, tls.is_some());
         let (volumes_dir, plugin_dir) = (config.volumes_dir.clone(), config.volume_plugin_dir.clone());
         let volumes = VolumePlugins::new(&place.data_dir, volumes_dir, plugin_dir, machine.volumes.clone());
-        let (runner, reports) = Runner::new(Arc::clone(&machine), advertised, volumes)
+        let (runner, reports) = Runner::new(Arc::clone(&machine), advertised, volumes, secrets)
             .context("cannot look for allocations of the last agent")?;
         alloc::control::serve(&sockets.path, runner.served())?;
         if args.adopt_records {
@@ -275,15 +277,20 @@ impl Serving {
         }
         let (agent, working) = Agent::start(state.clone(), Arc::new(Arc::clone(&runner)), reports).await?;
         runner.settled(TAKING_UP).await;
-        let view = agent.state.read()?;
+        let (view, mut ended) = (agent.state.read()?, BTreeSet::new());
         for id in runner.left() {
-            // Of an allocation that has ended, only the directory remains until it is garbage collected.
-            if view.alloc(&id)?.is_none() {
-                let fix = "if the state was lost, start the agent once with --adopt-records";
-                tracing::warn!(alloc = id, fix, "allocation ignored: it is not in the state");
+            match view.alloc(&id)? {
+                // Its directory remains until it is garbage collected, and perhaps its CSI volumes.
+                Some(alloc) if alloc.client_status.is_terminal() => _ = ended.insert(id),
+                Some(_) => {}
+                None => {
+                    let fix = "if the state was lost, start the agent once with --adopt-records";
+                    tracing::warn!(alloc = id, fix, "allocation ignored: it is not in the state");
+                }
             }
         }
         drop(view);
+        runner.release_ended(ended);
         let security = security(&config, &machine);
         let about = About {
             name: machine.node.name.clone(),

@@ -17,6 +17,7 @@ use super::{complain, tell};
 use crate::alloc::machine::{self, CgroupPlace};
 use crate::alloc::{self, AllocDir, Handle, Machine, Record, chain};
 use crate::container::probe::{Host, Report};
+use crate::csi::Secrets;
 use crate::driver::{Driver, TaskConfig};
 use crate::spec::IntoMap as _;
 use crate::spec::json;
@@ -74,7 +75,7 @@ pub(super) fn run(
 ) -> anyhow::Result<Vec<Outcome>> {
     let data_dir = machine::data_dir(data_dir)?;
     let sockets = machine::socket_dir(&data_dir)?;
-    alloc::sweep(&data_dir, &tell())?;
+    alloc::sweep(&data_dir, &tell(), &|_, _| Secrets::default())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     crate::sys::task::block_on(&runtime, async {
         let mut signals = Signals::catch().context("cannot catch signals")?;

@@ -30,6 +30,7 @@ use crate::alloc::{
     SetupError, SocketDir, Stop, TaskErrorKind, ValuesFile, chain,
 };
 use crate::cgroup::Regime;
+use crate::csi::Secrets;
 use crate::jobspec;
 use crate::logs::follower::{Finisher, Follower, Output, Start};
 use crate::logs::ship::{Outlets, Report, Shipment, Sink};
@@ -146,7 +147,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
             }
             let swept = data_dir.clone();
             // If this is abandoned midway, the rest is left to the next run, as after a kill.
-            match early.wait_for(move || alloc::sweep(&swept, &tell())).await? {
+            match early.wait_for(move || alloc::sweep(&swept, &tell(), &|_, _| Secrets::default())).await? {
                 Ok(swept) => swept?,
                 Err(status) => return Ok((status, false)),
             }

@@ -60,6 +60,11 @@ impl CsiError {
         matches!(code, Code::NotFound) && undoes(call)
     }
 
+    /// Whether the plugin says that nothing is mounted where it was to unmount something.
+    pub(super) fn says_no_mount_point(&self) -> bool {
+        matches!(self, CsiError::Answer { message, .. } if message.contains("no mount point"))
+    }
+
     /// Whether the same call may succeed later without intervention.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {

@@ -27,5 +27,5 @@ pub use fingerprint::{ControllerFlags, Fingerprint, Health, NodeFlags, NodeInfo,
 pub use ledger::Files;
 pub use manager::{Join, Ledger, Locked, Manager, Recorded};
 pub use node::{Calls, Places, Plugin, Volume, VolumeId, Work};
-pub use plugins::{Instance, Plugins};
+pub use plugins::{Instance, Plugins, SecretsOf};
 pub use usage::{Needs, Phase, Step, User, VolumeUse};

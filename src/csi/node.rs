@@ -99,14 +99,19 @@ impl Places {
         let below = target(user, id, usage, read_only);
         // A driver may put a plain directory there, or a device without a mount.
         if usage.attachment == AttachmentMode::BlockDevice {
-            return self
-                .at(below, |root, path| match root.open_beneath(path, OFlags::PATH, Mode::empty()) {
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-                    other => other.map(|_| true),
-                })
-                .await;
+            return self.at(below, is_there).await;
         }
         self.at(below, is_mounted).await
+    }
+
+    /// Removes a user's path that was unpublished, if the plugin's answer allows that.
+    async fn unpublished(&self, done: Result<(), CsiError>, target: PathBuf) -> Result<(), CsiError> {
+        // Of a path that is gone, plugins say so.
+        let says_gone = done.as_ref().is_err_and(CsiError::says_no_mount_point);
+        if !says_gone || self.at(target.clone(), is_there).await? {
+            ignored(done)?;
+        }
+        self.at(target, remove).await
     }
 
     /// A path in the plugin's view.
@@ -184,6 +189,13 @@ fn make_parent(root: &Root, below: &Path) -> io::Result<()> {
 
 fn parent(root: &Root, below: &Path) -> io::Result<std::os::fd::OwnedFd> {
     root.open_beneath(below.parent().unwrap_or(Path::new(".")), OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
+}
+
+fn is_there(root: &Root, below: &Path) -> io::Result<bool> {
+    match root.open_beneath(below, OFlags::PATH, Mode::empty()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        other => other.map(|_| true),
+    }
 }
 
 fn is_mounted(root: &Root, below: &Path) -> io::Result<bool> {
@@ -328,8 +340,7 @@ impl Plugin {
         let request =
             wire::NodeUnpublishVolumeRequest { volume_id: id.clone(), target_path: self.places.shown(&target) };
         let done = client.ask(id, request).await.map(drop);
-        ignored(done)?;
-        self.places.at(target, remove).await
+        self.places.unpublished(done, target).await
     }
 }
 
@@ -396,6 +407,24 @@ mod tests {
             assert_eq!(safe.iter().position(|other| other == name), Some(number), "{name}");
         }
         assert_eq!(safe[8], "vol-1.2_3");
+    }
+
+    #[tokio::test]
+    async fn f7_what_is_gone_is_unpublished_whatever_the_plugin_says_of_its_mount() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places::new(dir.path(), dir.path()).unwrap();
+        let failed = |message: &str| {
+            Err(CsiError::answer("NodeUnpublishVolume", "v", &tonic::Status::internal(message.to_owned())))
+        };
+        let target = PathBuf::from("per-alloc/a/v/rw");
+        let no_mount = || failed("umount failed: no mount point specified");
+        places.unpublished(no_mount(), target.clone()).await.unwrap();
+        assert!(places.unpublished(failed("busy"), target.clone()).await.is_err());
+        make_dirs(&Root::open(dir.path()).unwrap(), &target).unwrap();
+        assert!(places.unpublished(no_mount(), target.clone()).await.is_err());
+        assert!(dir.path().join(&target).exists());
+        places.unpublished(Ok(()), target.clone()).await.unwrap();
+        assert!(!dir.path().join(&target).exists());
     }
 
     #[test]

@@ -25,12 +25,13 @@ use super::fingerprint::{ControllerFlags, Health};
 use super::ledger::Files;
 use super::manager::{Join, Ledger as _, Manager};
 use super::node::{Places, Plugin, VolumeId, safe};
-use super::usage::Phase;
+use super::usage::{Phase, VolumeUse};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{CsiKind, IntoMap as _, MountOptions, Order as _};
 use crate::store::write_atomically;
 use crate::sys::lock::lock;
 use crate::sys::owned::OwnDir;
+use crate::sys::time::boot_id;
 
 /// Version of the format; files of a newer one are not touched.
 const VERSION: u32 = 1;
@@ -71,7 +72,13 @@ pub struct Instance {
 struct Record {
     version: u32,
     instance: Instance,
+    /// The boot in which its owner runs it; empty for one that the operator runs.
+    #[serde(default)]
+    boot_id: String,
 }
+
+/// Returns the secrets of a plugin's volume, for steps that its user does not undo itself.
+pub type SecretsOf<'a> = dyn Fn(&str, &VolumeId) -> Secrets + Send + Sync + 'a;
 
 /// See the top of the file.
 #[derive(Debug)]
@@ -168,7 +175,8 @@ impl Plugins {
     /// # Errors
     /// The file cannot be written.
     pub fn register(&self, instance: &Instance) -> io::Result<()> {
-        let record = Record { version: VERSION, instance: instance.clone() };
+        let boot_id = if instance.owner.is_empty() { String::new() } else { boot_id()? };
+        let record = Record { version: VERSION, instance: instance.clone(), boot_id };
         let file = file_of(&instance.id, &instance.owner);
         write_atomically(&self.make("plugins")?, &file, &serde_json::to_vec(&record)?)?;
         self.changes.send_modify(|number| *number += 1);
@@ -285,7 +293,7 @@ impl Plugins {
         Ok(bytes)
     }
 
-    /// Undoes what users have left of one volume that do not exist any more.
+    /// Undoes what users have left of one volume that do not exist any more, or do not use it any more.
     ///
     /// # Errors
     /// See [`CsiError`].
@@ -293,14 +301,15 @@ impl Plugins {
         &self,
         plugin: &str,
         id: &VolumeId,
+        secrets: &Secrets,
         is_live: &(dyn Fn(&str) -> bool + Send + Sync),
     ) -> Result<(), CsiError> {
-        let left: Vec<String> = self.users(plugin, id).map_err(unreadable)?;
-        for user in left.iter().filter(|user| !is_live(user)) {
+        let (volume, mut done) = (self.volume(plugin, id).map_err(unreadable)?, Ok(()));
+        for (user, _) in volume.users.iter().filter(|(user, of)| of.leaves || !is_live(user)) {
             let (manager, _) = self.manager(plugin, Duration::ZERO).await?;
-            manager.leave(user, id, &Secrets::default(), std::future::pending()).await?;
+            done = done.and(manager.leave(user, id, secrets, std::future::pending()).await);
         }
-        Ok(())
+        done
     }
 
     /// The users of a volume by its record, including those that are leaving.
@@ -308,19 +317,31 @@ impl Plugins {
     /// # Errors
     /// The records cannot be read.
     pub fn users(&self, plugin: &str, id: &VolumeId) -> io::Result<Vec<String>> {
-        let Some(dir) = self.there("volumes")? else { return Ok(Vec::new()) };
-        let records = Files::open(&dir, plugin)?.load()?;
-        let found = records.into_iter().find(|(known, _)| known == id);
-        Ok(found.map(|(_, volume)| volume.users.into_keys().collect()).unwrap_or_default())
+        Ok(self.volume(plugin, id)?.users.into_keys().collect())
     }
 
-    /// All instances, the newest one first.
+    fn volume(&self, plugin: &str, id: &VolumeId) -> io::Result<VolumeUse> {
+        let Some(dir) = self.there("volumes")? else { return Ok(VolumeUse::default()) };
+        let records = Files::open(&dir, plugin)?.load()?;
+        let found = records.into_iter().find(|(known, _)| known == id);
+        Ok(found.map(|(_, volume)| volume).unwrap_or_default())
+    }
+
+    /// All instances, the newest one first; not those that an earlier boot has ended.
     ///
     /// # Errors
     /// A file cannot be read, or a newer program wrote it.
     pub fn list(&self) -> io::Result<Vec<Instance>> {
+        let (boot, records) = (boot_id()?, self.records()?);
+        let current = records.into_iter().filter(|record| record.boot_id.is_empty() || record.boot_id == boot);
+        let mut all: Vec<Instance> = current.map(|record| record.instance).collect();
+        all.order_by(|one, other| other.since.cmp(&one.since));
+        Ok(all)
+    }
+
+    fn records(&self) -> io::Result<Vec<Record>> {
         let Some(dir) = self.there("plugins")? else { return Ok(Vec::new()) };
-        let mut all: Vec<Instance> = Vec::new();
+        let mut all = Vec::new();
         for entry in rustix::fs::Dir::read_from(&dir)? {
             let entry = entry?;
             let Some(name) = entry.file_name().to_str().ok().filter(|name| name.ends_with(SUFFIX)) else { continue };
@@ -336,9 +357,8 @@ impl Plugins {
             if record.version != VERSION {
                 return Err(wrong(format!("version {}, which is none of this program", record.version)));
             }
-            all.push(record.instance);
+            all.push(record);
         }
-        all.order_by(|one, other| other.since.cmp(&one.since));
         Ok(all)
     }
 
@@ -369,7 +389,7 @@ impl Plugins {
     }
 
     /// Ends a user's use of all volumes, whose secrets `secrets` knows. Returns the errors of those that could not be undone.
-    pub async fn release(&self, user: &str, secrets: &(dyn Fn(&VolumeId) -> Secrets + Send + Sync)) -> Vec<CsiError> {
+    pub async fn release(&self, user: &str, secrets: &SecretsOf<'_>) -> Vec<CsiError> {
         let ledgers = match self.ledgers() {
             Ok(ledgers) => ledgers,
             Err(error) => return vec![unreadable(error)],
@@ -386,22 +406,49 @@ impl Plugins {
             for (id, _) in records.into_iter().filter(|(_, volume)| volume.users.contains_key(user)) {
                 let left = async {
                     let (manager, _) = self.manager(&plugin, Duration::ZERO).await?;
-                    manager.leave(user, &id, &secrets(&id), std::future::pending()).await
+                    manager.leave(user, &id, &secrets(&plugin, &id), std::future::pending()).await
                 };
                 errors.extend(left.await.err());
             }
         }
+        if !errors.is_empty() {
+            errors.extend(self.leave(user).map_err(unreadable).err());
+        }
         errors
     }
 
-    /// Undoes what users have left that do not exist any more.
-    pub async fn settle(&self, is_live: &(dyn Fn(&str) -> bool + Send + Sync)) -> Vec<CsiError> {
+    /// Records that a user does not use its volumes any more: what it has of them is undone when their plugins run.
+    ///
+    /// # Errors
+    /// The records cannot be read or written.
+    pub fn leave(&self, user: &str) -> io::Result<()> {
+        for (_, files) in self.ledgers()? {
+            for (id, _) in files.load()?.into_iter().filter(|(_, volume)| volume.users.contains_key(user)) {
+                // If another process works at the volume, its plugin runs.
+                if let Some(mut locked) = files.lock(&id, false)? {
+                    locked.volume.leave(user);
+                    files.save(&id, &locked.volume)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Undoes what users have left that do not exist any more, of volumes whose secrets `secrets` knows.
+    pub async fn settle(
+        &self,
+        is_live: &(dyn Fn(&str) -> bool + Send + Sync),
+        secrets: &SecretsOf<'_>,
+    ) -> Vec<CsiError> {
         let mut errors = Vec::new();
         match self.pending(is_live) {
             Ok(plugins) => {
                 for plugin in plugins {
                     match self.manager(&plugin, Duration::ZERO).await {
-                        Ok((manager, _)) => errors.extend(manager.settle(is_live).await),
+                        Ok((manager, _)) => {
+                            let secrets = |id: &VolumeId| secrets(&plugin, id);
+                            errors.extend(manager.settle(is_live, &secrets).await);
+                        }
                         Err(error) => errors.push(error),
                     }
                 }
@@ -431,7 +478,9 @@ impl Plugins {
     /// As [`Plugins::list`] and [`Plugins::deregister`].
     pub fn forget(&self, is_live: &dyn Fn(&str) -> bool) -> io::Result<()> {
         let gone = |one: &Instance| !one.owner.is_empty() && !is_live(&one.owner);
-        self.list()?.iter().filter(|one| gone(one)).try_for_each(|one| self.deregister(&one.id, &one.owner))
+        let records = self.records()?;
+        let mut all = records.iter().map(|record| &record.instance);
+        all.try_for_each(|one| if gone(one) { self.deregister(&one.id, &one.owner) } else { Ok(()) })
     }
 
     /// Checks that the node service of a plugin accepts connections.
@@ -546,6 +595,7 @@ fn unreadable(source: io::Error) -> CsiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::csi::User;
 
     fn instance(id: &str, kind: CsiKind, owner: &str, age: u64) -> Instance {
         Instance {
@@ -585,5 +635,47 @@ mod tests {
         let error = plugins.instances("p/0").unwrap_err().to_string();
         assert!(error.contains("--csi-plugin p/0=SOCKET"), "{error}");
         assert_eq!(plugins.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn f4_an_instance_of_an_earlier_boot_is_none_and_one_of_the_operator_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        let plugins = Plugins::new(dir.path());
+        for one in [&instance("disk", CsiKind::Node, "a", 0), &instance("other", CsiKind::Node, "", 1)] {
+            plugins.register(one).unwrap();
+        }
+        let files = || std::fs::read_dir(dir.path().join("csi/plugins")).unwrap().map(|file| file.unwrap().path());
+        for path in files() {
+            let text = std::fs::read_to_string(&path).unwrap().replace(&boot_id().unwrap(), "an earlier one");
+            std::fs::write(path, text).unwrap();
+        }
+        let listed: Vec<String> = plugins.list().unwrap().into_iter().map(|one| one.id).collect();
+        assert_eq!(listed, ["other"]);
+        plugins.forget(&|_| false).unwrap();
+        assert_eq!(files().count(), 1);
+        plugins.register(&instance("disk", CsiKind::Node, "a", 0)).unwrap();
+        assert_eq!(plugins.instances("disk").unwrap().0.owner, "a");
+    }
+
+    #[tokio::test]
+    async fn f7_without_a_plugin_its_records_say_who_uses_a_volume_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        let plugins = Plugins::new(dir.path());
+        let files = Files::open(&plugins.make("volumes").unwrap(), "disk").unwrap();
+        let id = VolumeId { namespace: "default".to_owned(), id: "v".to_owned() };
+        let user = || User { read_only: false, leaves: false, published: Some(Phase::Done) };
+        let users = ["a", "b"].map(|name| (name.to_owned(), user()));
+        files.save(&id, &VolumeUse { users: users.into(), ..VolumeUse::default() }).unwrap();
+        let errors = plugins.release("a", &|_, _| Secrets::default()).await;
+        assert!(errors.len() == 1 && errors[0].to_string().contains("no CSI plugin \"disk\" runs here"), "{errors:?}");
+        let leaves = |name: &str| plugins.volume("disk", &id).unwrap().users[name].leaves;
+        assert_eq!((leaves("a"), leaves("b")), (true, false));
+        // Although somebody takes it for alive.
+        assert!(plugins.detach("disk", &id, &Secrets::default(), &|_| true).await.is_err());
+        assert_eq!(plugins.pending(&|_| true).unwrap(), ["disk"]);
+        plugins.leave("b").unwrap();
+        assert!(leaves("b"));
     }
 }

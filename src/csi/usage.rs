@@ -151,11 +151,16 @@ impl VolumeUse {
         (found.published != Some(Phase::Done)).then(|| Step::Publish(user.to_owned()))
     }
 
+    /// The users that leave, and whose steps are not undone.
+    pub(super) fn leaving(&self) -> Vec<String> {
+        let leaving = self.users.iter().filter(|(_, user)| user.leaves && user.published.is_some());
+        leaving.map(|(name, _)| name.clone()).collect()
+    }
+
     /// The next step for users that leave and, without users, for the volume; `None` when everything is undone.
     pub fn next_to_leave(&self) -> Option<Step> {
-        let leaving = self.users.iter().find(|(_, user)| user.leaves && user.published.is_some());
-        if let Some((name, _)) = leaving {
-            return Some(Step::Unpublish(name.clone()));
+        if let Some(name) = self.leaving().into_iter().next() {
+            return Some(Step::Unpublish(name));
         }
         if self.users.values().any(|user| !user.leaves) { None } else { self.next_to_clear() }
     }

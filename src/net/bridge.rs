@@ -223,8 +223,12 @@ fn accept(locked: &mut Locked, run_dir: &Path, subnets: Subnets, patience: Durat
         if drops_forwarded(locked, tables, patience)? {
             let path = tables.accepts(run_dir);
             fs::write(&path, "").map_err(Error::system("write", &path))?;
-            let rules = format!("*filter\n:{FORWARD} - [0:0]\n{}COMMIT\n", accepted(subnet));
-            restore(locked, tables, &rules, patience)?;
+            // It has both rules or none. What is there is not made again: this is called when rules have changed.
+            let own = subnet.to_string();
+            if !is_done(locked, tables, &["-C", FORWARD, "-s", &own, "-i", NAME, "-j", "ACCEPT"], patience)? {
+                let rules = format!("*filter\n:{FORWARD} - [0:0]\n{}COMMIT\n", accepted(subnet));
+                restore(locked, tables, &rules, patience)?;
+            }
             jump(locked, tables, &JUMPS[..1], patience)?;
         }
     }

@@ -21,6 +21,7 @@ use super::{Error, PATIENCE, take_lock};
 const GROUP: u32 = 1 << 6;
 /// Messages of the subsystem `NFNL_SUBSYS_NFTABLES`, and the attributes by which they name a table and a chain.
 const NEW_CHAIN: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8 | 3;
+const NEW_RULE: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8 | 6;
 const GONE_RULE: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8 | 8;
 const TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
@@ -74,12 +75,12 @@ impl FirewallWatch {
     }
 }
 
-/// Whether a message says that the chain FORWARD of iptables was made or changed, or lost a rule.
+/// Whether a message says that the chain FORWARD of iptables was made or changed, or has got or lost a rule.
 fn concerns_forwarded(mut piece: &[u8]) -> bool {
     while let Ok(message) = NetlinkBuffer::new_checked(piece) {
         let name = match message.message_type() {
             NEW_CHAIN => Some(CHAIN_NAME),
-            GONE_RULE => Some(CHAIN_OF_RULE),
+            NEW_RULE | GONE_RULE => Some(CHAIN_OF_RULE),
             _ => None,
         };
         if let (Some(name), Some((header, attributes))) = (name, message.payload().split_at_checked(FAMILY_HEADER))
@@ -117,13 +118,14 @@ mod tests {
         let chain = |table, name| message(NEW_CHAIN, libc::NFPROTO_IPV4, &[(TABLE, table), (CHAIN_NAME, name)]);
         assert!(concerns_forwarded(&chain("filter", "FORWARD")));
         assert!(concerns_forwarded(&[chain("nat", "DOCKER"), chain("filter", "FORWARD")].concat()), "the second one");
-        let gone = [(TABLE, "filter"), (CHAIN_OF_RULE, "FORWARD")];
-        assert!(concerns_forwarded(&message(GONE_RULE, libc::NFPROTO_IPV6, &gone)));
+        let rule = [(TABLE, "filter"), (CHAIN_OF_RULE, "FORWARD")];
+        assert!(concerns_forwarded(&message(GONE_RULE, libc::NFPROTO_IPV6, &rule)));
+        assert!(concerns_forwarded(&message(NEW_RULE, libc::NFPROTO_IPV4, &rule)));
         let others = [
             chain("filter", "AGENTBIN-FORWARD"),
             chain("nat", "FORWARD"),
             message(NEW_CHAIN, libc::NFPROTO_INET, &[(TABLE, "filter"), (CHAIN_NAME, "FORWARD")]),
-            message(NEW_CHAIN + 3, libc::NFPROTO_IPV4, &gone),
+            message(NEW_RULE, libc::NFPROTO_IPV4, &[(TABLE, "filter"), (CHAIN_OF_RULE, "AGENTBIN-FORWARD")]),
             chain("filter", "FORWARD")[..20].to_vec(),
             vec![0; 64],
             Vec::new(),

@@ -346,7 +346,8 @@ impl Commands {
         let engine = &self.core.engine;
         let plugins = engine.csi_plugins();
         let is_live = |user: &str| live.iter().any(|id| id == user) || engine.runs(user);
-        let errors = plugins.detach(&volume.plugin_id, &remote(&volume), &is_live).await;
+        let given = secrets(&volume, &BTreeMap::new());
+        let errors = plugins.detach(&volume.plugin_id, &remote(&volume), &given, &is_live).await;
         errors.map_err(|error| invalid(format!("could not detach from node: {}", chain(&error))))?;
         Ok(index)
     }

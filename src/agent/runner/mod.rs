@@ -8,6 +8,8 @@
 mod described;
 mod kept;
 mod offered;
+#[cfg(test)]
+mod tests;
 mod told;
 
 use std::collections::HashMap;
@@ -19,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::engine::{CheckState, Engine, OrderError, REPORTS, Report, Wanted};
 use super::model::{Allocation, Nanos, Node, ServiceRegistration};
-use crate::spec::collections::BTreeMap;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 pub use described::Advertised;
 
 use crate::alloc::control::{Control, Served};
@@ -27,7 +29,7 @@ use crate::alloc::{
     Alloc, AllocPort, Assignment, CleanupError, Machine, Means, Record, RestoreError, SetupError, Stop, VolumePlugins,
     chain, machine,
 };
-use crate::csi::Plugins;
+use crate::csi::{Plugins, SecretsOf};
 use crate::driver::KeptOutput;
 use crate::executor::{ExecRequests, ExecResponses};
 use crate::logs::ship::Stream;
@@ -43,12 +45,15 @@ pub struct Runner {
     machine: Arc<Machine>,
     advertised: Advertised,
     volumes: Arc<VolumePlugins>,
+    secrets: Arc<SecretsOf<'static>>,
     reports: mpsc::Sender<Report>,
     allocs: Mutex<HashMap<String, Entry>>,
     /// The same for the commands that ask runs.
     served: Arc<Served>,
     /// Records that an earlier process left, by id.
     records: Mutex<HashMap<String, Record>>,
+    /// The allocations among these that have ended.
+    ended: Mutex<Arc<BTreeSet<String>>>,
     /// Set when this process ends and leaves the tasks running.
     leaving: watch::Sender<bool>,
     /// Number of allocations that this process manages.
@@ -78,6 +83,7 @@ impl Runner {
         machine: Arc<Machine>,
         advertised: Advertised,
         volumes: Arc<VolumePlugins>,
+        secrets: Arc<SecretsOf<'static>>,
     ) -> std::io::Result<(Arc<Runner>, mpsc::Receiver<Report>)> {
         let mut records = HashMap::new();
         for record in machine.records.owned_by_agent()? {
@@ -92,9 +98,11 @@ impl Runner {
             machine,
             advertised,
             volumes,
+            secrets,
             reports,
             allocs: Mutex::default(),
             records: Mutex::new(records),
+            ended: Mutex::default(),
             leaving: watch::Sender::new(false),
             alive: watch::Sender::new(0),
         };
@@ -105,6 +113,26 @@ impl Runner {
     #[must_use]
     pub fn left(&self) -> Vec<String> {
         lock(&self.records).keys().cloned().collect()
+    }
+
+    /// Releases the CSI volumes of allocations that an earlier process left, and that have ended, as soon as their plugins run.
+    pub fn release_ended(self: &Arc<Self>, ended: BTreeSet<String>) {
+        let (runner, ended) = (Arc::clone(self), Arc::new(ended));
+        *lock(&self.ended) = Arc::clone(&ended);
+        crate::sys::task::spawn(async move {
+            let mut leaving = runner.leaving.subscribe();
+            let is_live = |user: &str| !ended.contains(user);
+            let released = async {
+                let mut pauses = Pauses::new(&runner);
+                while !runner.machine.csi.plugins.settle(&is_live, &*runner.secrets).await.is_empty() {
+                    pauses.next().await;
+                }
+            };
+            tokio::select! {
+                () = released => {}
+                _ = leaving.wait_for(|leaving| *leaving) => {}
+            }
+        });
     }
 
     /// The allocations for a control socket.
@@ -209,14 +237,15 @@ impl Runner {
 
     /// Removes everything that a record lists.
     async fn clean(&self, record: Record) {
-        let (machine, id) = (Arc::clone(&self.machine), record.alloc_id.clone());
+        let (machine, id, secrets) = (Arc::clone(&self.machine), record.alloc_id.clone(), Arc::clone(&self.secrets));
         let remove = move || {
             let containers = || machine::remove_containers(&machine.data_dir, &record).map_err(std::io::Error::other);
             let means = Means {
                 remove_containers: &containers,
                 remove_cgroup: &|path| (machine.remove_cgroup)(path),
                 release_volumes: &|| {
-                    machine::release_volumes(&machine.data_dir, &record).map_err(std::io::Error::other)
+                    let released = machine::release_volumes(&machine.data_dir, &record, &*secrets);
+                    released.map_err(std::io::Error::other)
                 },
                 rescue: &|_| {},
             };
@@ -228,13 +257,13 @@ impl Runner {
         }
     }
 
-    /// Removes everything that the records of an allocation list.
-    async fn clean_all_of(&self, id: &str) {
-        for record in self.machine.records.owned_by_agent().into_iter().flatten().flatten() {
-            if record.alloc_id == id {
-                self.clean(record).await;
-            }
+    /// Removes everything that the record of an allocation lists. Returns whether nothing of that is left.
+    async fn clean_all_of(&self, id: &str) -> bool {
+        let records = &self.machine.records;
+        if let Ok(Some(record)) = records.read(id) {
+            self.clean(record).await;
         }
+        matches!(records.read(id), Ok(None))
     }
 
     /// Called when the task of an allocation panicked: its processes must not continue unsupervised.
@@ -312,12 +341,15 @@ async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, m
         }
         Err((error, leftovers)) => {
             warn_of(&id, &leftovers);
+            if alloc.is_restored() {
+                give_up(&mut alloc, runner).await;
+            }
             ended.send_replace(true);
             let stopped = matches!(error, SetupError::Stopped);
             runner.report(told::unstarted(&control, (!stopped).then(|| chain(&error)).as_deref())).await;
         }
     }
-    let was_left = alloc.has_volumes_left();
+    let was_left = alloc.is_anything_left();
     tokio::select! {
         () = async {
             release_volumes(&mut alloc, runner).await;
@@ -345,23 +377,52 @@ async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, m
     }
     warn_of(&id, &alloc.destroy().await);
     if was_left {
-        // What was undone before its volumes were released has kept its record.
+        // It has kept its record: by that the rest is removed.
         runner.clean_all_of(&id).await;
     }
     runner.forget(control.id());
 }
 
-/// Retries the release of the CSI volumes of an allocation that has ended, until it succeeds: at once when a plugin is registered.
-async fn release_volumes(alloc: &mut Alloc, runner: &Runner) {
-    let mut changes = runner.machine.csi.plugins.changes();
-    let mut pause = FIRST_RELEASE;
-    while alloc.has_volumes_left() {
+/// Removes what is left of an allocation that could not be restored: its replacement needs its ports and volumes, and its processes
+/// must not continue next to the replacement.
+async fn give_up(alloc: &mut Alloc, runner: &Runner) {
+    let id = alloc.id().to_string();
+    let is_gone = runner.clean_all_of(&id).await;
+    warn_of(&id, &alloc.cleaned(is_gone).await);
+}
+
+/// The pauses before CSI volumes are released again: each ends when a plugin is registered.
+struct Pauses {
+    changes: watch::Receiver<u64>,
+    next: Duration,
+}
+
+impl Pauses {
+    fn new(runner: &Runner) -> Pauses {
+        Pauses { changes: runner.machine.csi.plugins.changes(), next: FIRST_RELEASE }
+    }
+
+    async fn next(&mut self) {
         tokio::select! {
             // The sender lives as long as the runner's machine.
-            _ = changes.changed() => {}
-            () = tokio::time::sleep(pause) => pause = (pause * 2).min(LAST_RELEASE),
+            _ = self.changes.changed() => {}
+            () = tokio::time::sleep(self.next) => self.next = (self.next * 2).min(LAST_RELEASE),
         }
-        if alloc.release_again().await.is_empty() {
+    }
+}
+
+/// Retries the release of the CSI volumes of an allocation that has ended, until it succeeds.
+async fn release_volumes(alloc: &mut Alloc, runner: &Runner) {
+    let mut pauses = Pauses::new(runner);
+    while alloc.has_volumes_left() {
+        pauses.next().await;
+        // One that could not be restored has not run, and its record lists more than volumes.
+        if alloc.control().has_ended() {
+            alloc.release_again().await;
+        } else {
+            give_up(alloc, runner).await;
+        }
+        if !alloc.has_volumes_left() {
             tracing::info!(alloc = %alloc.id(), "its CSI volumes are released");
         }
     }
@@ -456,7 +517,7 @@ impl Engine for Arc<Runner> {
 
     fn runs(&self, id: &str) -> bool {
         let known = self.entry(id).map(|entry| !*entry.ended.borrow());
-        known.unwrap_or_else(|_| lock(&self.records).contains_key(id))
+        known.unwrap_or_else(|_| lock(&self.records).contains_key(id) && !lock(&self.ended).contains(id))
     }
 
     async fn stop(&self, id: &str, no_shutdown_delay: bool) {

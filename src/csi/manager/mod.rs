@@ -165,7 +165,11 @@ impl Manager {
 
     /// Undoes the steps of volumes without users, and of users that do not exist any more: at start, and again after a failure.
     /// `is_live` is asked while the volume is locked. Returns the errors of those that could not be undone.
-    pub async fn settle(self: &Arc<Self>, is_live: &(dyn Fn(&str) -> bool + Send + Sync)) -> Vec<CsiError> {
+    pub async fn settle(
+        self: &Arc<Self>,
+        is_live: &(dyn Fn(&str) -> bool + Send + Sync),
+        secrets: &(dyn Fn(&VolumeId) -> Secrets + Send + Sync),
+    ) -> Vec<CsiError> {
         let records = match self.ledger.load() {
             Ok(records) => records,
             Err(source) => return vec![CsiError::Record { volume: "all".to_owned(), source }],
@@ -178,7 +182,7 @@ impl Manager {
                     for user in &gone {
                         taken.volume.leave(user);
                     }
-                    errors.extend(self.clear(&mut taken, &Secrets::default()).await.err());
+                    errors.extend(self.clear(&mut taken, &secrets(&id)).await.err());
                     self.put_back(taken);
                 }
                 Err(error) => errors.push(error),
@@ -280,23 +284,35 @@ impl Manager {
         self.save(taken)
     }
 
-    /// Undoes the steps that no user needs any more.
+    /// Undoes the steps that no user needs any more. A user whose step fails keeps no other one from leaving; the first error is
+    /// returned.
     async fn clear(&self, taken: &mut Taken, secrets: &Secrets) -> Result<(), CsiError> {
         let calls = Arc::clone(&*lock(&self.calls));
         self.save(taken)?;
-        while let Some(step) = taken.volume.next_to_leave() {
-            let Some(usage) = taken.volume.usage.clone() else { break };
-            let read_only = match &step {
-                Step::Unpublish(user) => taken.volume.users.get(user).is_some_and(|user| user.read_only),
-                _ => false,
-            };
-            let volume = Volume { id: taken.id.clone(), context: BTreeMap::new(), secrets: secrets.clone() };
-            let context = taken.volume.context.clone();
-            let work = Work { volume, usage, capability: None, context, read_only };
-            self.step(&*calls, taken, &step, &work).await?;
+        let mut done = Ok(());
+        for user in taken.volume.leaving() {
+            done = done.and(self.undo(&*calls, taken, &Step::Unpublish(user), secrets).await);
+        }
+        while done.is_ok()
+            && taken.volume.usage.is_some()
+            && let Some(step) = taken.volume.next_to_leave()
+        {
+            done = self.undo(&*calls, taken, &step, secrets).await;
         }
         taken.volume.forget();
-        self.save(taken)
+        done.and(self.save(taken))
+    }
+
+    async fn undo(&self, calls: &dyn Calls, taken: &mut Taken, step: &Step, secrets: &Secrets) -> Result<(), CsiError> {
+        let Some(usage) = taken.volume.usage.clone() else { return Ok(()) };
+        let read_only = match step {
+            Step::Unpublish(user) => taken.volume.users.get(user).is_some_and(|user| user.read_only),
+            _ => false,
+        };
+        let volume = Volume { id: taken.id.clone(), context: BTreeMap::new(), secrets: secrets.clone() };
+        let context = taken.volume.context.clone();
+        let work = Work { volume, usage, capability: None, context, read_only };
+        self.step(calls, taken, step, &work).await
     }
 
     async fn step(&self, calls: &dyn Calls, taken: &mut Taken, step: &Step, work: &Work) -> Result<(), CsiError> {

@@ -47,6 +47,8 @@ struct World {
     calls: usize,
     faults: BTreeMap<usize, Fault>,
     steps: Vec<Step>,
+    /// Those of the last call.
+    secrets: Secrets,
 }
 
 #[derive(Default)]
@@ -110,6 +112,7 @@ impl Calls for Fake {
             }
             world.nodes.entry(id.clone()).or_default().busy = true;
             world.calls += 1;
+            world.secrets.clone_from(&work.volume.secrets);
             let number = world.calls;
             world.faults.remove(&number)
         };
@@ -200,7 +203,7 @@ fn life(fake: &Arc<Fake>, orders: &[(bool, u8, u8)]) {
         let earlier = std::future::poll_fn(|context| Poll::Ready(pin!(fake.killed.notified()).poll(context)));
         let _told = earlier.await;
         let work = async {
-            manager.settle(&|user| live.contains(user)).await;
+            manager.settle(&|user| live.contains(user), &|_| Secrets::default()).await;
             let mut tasks = tokio::task::JoinSet::new();
             for &(joins, user, volume) in orders {
                 let (manager, fake) = (Arc::clone(&manager), Arc::clone(fake));
@@ -337,4 +340,38 @@ async fn f7_what_was_lost_meanwhile_is_done_again_and_what_is_there_is_not() {
     assert!(!lock(&fake.world).steps.iter().any(|step| matches!(step, Step::Unpublish(_) | Step::Unstage)));
     again.join(join_of("a", id(0)), std::future::pending()).await.unwrap();
     assert!(lock(&fake.world).nodes[&id(0)].published.contains("a"));
+}
+
+#[tokio::test]
+async fn f7_what_nobody_undoes_is_undone_with_the_secrets_of_its_volume() {
+    let fake = Arc::new(Fake::default());
+    let manager = manager(&fake);
+    manager.join(join_of("a", id(0)), std::future::pending()).await.unwrap();
+    let secrets = |of: &VolumeId| Secrets([("token".to_owned(), of.id.clone())].into());
+    assert_eq!(manager.settle(&|_| false, &secrets).await.len(), 0);
+    let world = lock(&fake.world);
+    assert_eq!((world.steps.last(), &world.secrets), (Some(&Step::Detach), &secrets(&id(0))));
+}
+
+#[tokio::test]
+async fn f7_a_user_whose_step_fails_keeps_no_other_one_from_leaving() {
+    let fake = Arc::new(Fake::default());
+    let manager = manager(&fake);
+    for user in ["a", "b", "c"] {
+        manager.join(join_of(user, id(0)), std::future::pending()).await.unwrap();
+    }
+    let next = lock(&fake.world).calls + 1;
+    lock(&fake.world).faults.insert(next, Fault::Fails);
+    let error = manager.settle(&|user| user == "c", &|_| Secrets::default()).await.remove(0);
+    assert!(error.to_string().contains("fails"), "{error}");
+    assert_eq!(manager.users().unwrap()[&id(0)], ["a", "c"]);
+    lock(&fake.world).faults.insert(next + 2, Fault::Fails);
+    assert_eq!(manager.settle(&|_| false, &|_| Secrets::default()).await.len(), 1);
+    assert_eq!(manager.users().unwrap()[&id(0)], ["a"], "and the volume stays where it is");
+    assert!(!lock(&fake.world).steps.contains(&Step::Unstage));
+    assert_eq!(manager.settle(&|_| false, &|_| Secrets::default()).await.len(), 0);
+    let unpublish = |user: &str| Step::Unpublish(user.to_owned());
+    let last = [unpublish("b"), unpublish("c"), unpublish("a"), Step::Unstage, Step::Detach];
+    assert!(lock(&fake.world).steps.ends_with(&last));
+    assert!(lock(&fake.world).records.is_empty());
 }
