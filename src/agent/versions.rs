@@ -67,7 +67,7 @@ pub(super) fn put_eval(change: &mut Change<'_>, mut eval: Evaluation) -> Result<
 ///
 /// # Errors
 /// Nomad's words of why not.
-pub(super) fn check_kind(old: &JobVersion, new: &Map<String, Value>) -> Result<(), CommandError> {
+fn check_kind(old: &JobVersion, new: &Map<String, Value>) -> Result<(), CommandError> {
     let refuse = |what: String| Err(CommandError::Invalid(format!("cannot update {what}")));
     let kind = |spec: &Map<String, Value>| spec.get("Type").and_then(Value::as_str).unwrap_or_default().to_owned();
     let (was, is) = (kind(&old.spec), kind(new));

@@ -13,7 +13,7 @@ use crate::agent::periodic::next;
 use crate::agent::schedule::is_same;
 use crate::agent::schedule::periodic;
 use crate::agent::state::View;
-use crate::agent::versions::{Kept, check_kind, keep, mistakes, runs_itself, version};
+use crate::agent::versions::{Kept, keep, mistakes, runs_itself, version};
 use crate::agent::worker;
 use crate::jobspec;
 use crate::spec::Job;
@@ -190,9 +190,6 @@ fn plan(core: &Core, given: Map<String, Value>) -> Result<Planned, CommandError>
     check_namespace(&view, &key)?;
     let index = view.index()?.max(1);
     let old = view.job(&key)?;
-    if let Some(old) = &old {
-        check_kind(old, &spec)?;
-    }
     let mut planned = Planned {
         job_modify_index: old.as_ref().map_or(0, |old| old.job_modify_index),
         old,
