@@ -412,10 +412,8 @@ async fn a_job_stays_of_its_kind() {
         ("clock", "Priority", json!(50), "cannot update periodic job to being non-periodic"),
         ("form", "Priority", json!(50), "cannot update parameterized job to being non-parameterized"),
     ] {
-        let new = with(id, field, value);
-        let refused = world.try_register(new.clone(), None).await.unwrap_err();
+        let refused = world.try_register(with(id, field, value), None).await.unwrap_err();
         assert_eq!(refused.to_string(), why);
-        let Value::Object(spec) = new else { panic!() };
     }
     world.register(with("form", "ParameterizedJob", json!({ "Payload": "required" }))).await;
     // Also one that is stopped, until it is purged.
