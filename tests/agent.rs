@@ -17,7 +17,7 @@ mod world;
 
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -1696,6 +1696,37 @@ fn the_log_level_changes_while_the_agent_runs() {
     world.file("agent.hcl", &format!("{CONFIG}log_level = \"loud\"\n"));
     agent.signal(Signal::HUP);
     agent.until("a mistake changes nothing", || agent.log().contains("the configuration is not changed").then_some(()));
+    let _status = agent.end(Signal::TERM);
+}
+
+/// Signals do not delay the messages of the watchdog, and each step of an upgrade sends one.
+#[test]
+fn the_watchdog_is_told_whatever_else_happens() {
+    need_root!();
+    let world = World::new();
+    let at = world.path("notify");
+    let manager = UnixDatagram::bind(&at).unwrap();
+    manager.set_read_timeout(Some(seconds(60))).unwrap();
+    let next = || {
+        let mut text = [0; 256];
+        let length = manager.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..length]).trim().to_owned()
+    };
+    let mut started = command(&world);
+    let agent = Agent::start_command(&world, started.env("NOTIFY_SOCKET", &at).env("WATCHDOG_USEC", "1000000"));
+    let (began, mut told) = (Instant::now(), 0);
+    while told < 3 {
+        match next().as_str() {
+            "WATCHDOG=1" => told += 1,
+            "READY=1" => agent.signal(Signal::HUP),
+            _ => {}
+        }
+        assert!(began.elapsed() < seconds(60), "{told}");
+    }
+    while next() != "READY=1" {}
+    agent.signal(Signal::USR2);
+    while next() != "RELOADING=1" {}
+    assert_eq!([next(), next(), next()], ["WATCHDOG=1", "WATCHDOG=1", "READY=1"], "{}", agent.log());
     let _status = agent.end(Signal::TERM);
 }
 

@@ -72,11 +72,16 @@ pub(super) fn run(args: &AgentArgs) -> anyhow::Result<i32> {
         if args.check {
             return check(args, &place, &operator.config).await.map(|()| None);
         }
+        if args.inherit.is_some() {
+            // The watchdog of the service manager goes on during a hand-over: each of its steps has the whole time.
+            notify::tell(&NotifyState::Watchdog);
+        }
         let mut serving = Serving::begin(args, &place, operator, lines).await?;
         notify::tell(&NotifyState::Ready);
         let ending = serving.until_end(args, &program, &mut signals).await;
         if ending == Ending::Replaced {
             notify::tell(&NotifyState::Reloading);
+            notify::tell(&NotifyState::Watchdog);
             return Ok(Some(serving.end(ending, false).await));
         }
         notify::tell(&NotifyState::Stopping);
@@ -340,7 +345,9 @@ impl Serving {
     /// Returns when the agent is to end.
     async fn until_end(&mut self, args: &AgentArgs, program: &Program, signals: &mut Signals) -> Ending {
         let watchdog = notify::watchdog();
-        let mut rest_at = Instant::now() + STARTED;
+        // What else happens does not delay the next message.
+        let mut alive_at = Instant::now();
+        let mut rest_at = alive_at + STARTED;
         let mut trial: Option<Boxed<anyhow::Result<()>>> = None;
         let mut asker: Option<Upgrade> = None;
         loop {
@@ -348,12 +355,6 @@ impl Serving {
             let tried = async {
                 match &mut trial {
                     Some(trial) => trial.await,
-                    None => std::future::pending().await,
-                }
-            };
-            let alive = async {
-                match watchdog {
-                    Some(every) => tokio::time::sleep(every).await,
                     None => std::future::pending().await,
                 }
             };
@@ -395,7 +396,10 @@ impl Serving {
                         return Ending::Replaced;
                     }
                 }
-                () = alive => notify::tell(&NotifyState::Watchdog),
+                () = tokio::time::sleep_until(alive_at), if watchdog.is_some() => {
+                    notify::tell(&NotifyState::Watchdog);
+                    alive_at = Instant::now() + watchdog.unwrap_or_default();
+                }
                 () = tokio::time::sleep_until(rest_at) => {
                     if let Err(error) = sys::pages::rest() {
                         tracing::debug!("cannot give memory back: {error}");
