@@ -300,6 +300,18 @@ fn services_are_registered_checked_updated_in_place_and_outlive_the_agent() {
         let newest = deployment(&agent);
         (newest["JobVersion"] == 1 && newest["Status"] == "successful").then_some(())
     });
+    // With a check that fails it is not healthy, whatever the one before found.
+    let mut broken = with_service("web", port, &["second"], 3_000_000_000);
+    broken["TaskGroups"][0]["Services"][0]["Checks"][0]["PortLabel"] = json!(free_port().to_string());
+    agent.register(&broken);
+    agent.until("the new check fails", || (check(&agent)["Status"] == "failure").then_some(()));
+    let newest = deployment(&agent);
+    assert_eq!((&newest["JobVersion"], &newest["Status"]), (&json!(2), &json!("running")));
+    agent.register(&with_service("web", port, &["second"], 3_000_000_000));
+    agent.until("it is healthy again", || {
+        let newest = deployment(&agent);
+        (newest["JobVersion"] == 3 && newest["Status"] == "successful").then_some(())
+    });
     // Its check goes on, and what it finds again and again is not written down.
     let before = (service(&agent), agent.get(&format!("/v1/allocation/{id}"))["ModifyIndex"].clone());
     let time = |agent: &Agent<'_>| check(agent)["Timestamp"].as_i64().unwrap();

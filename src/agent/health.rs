@@ -41,8 +41,8 @@ fn standing(task: &Task, state: Option<&TaskState>) -> Standing {
     }
 }
 
-/// The current verdict on an allocation, with the time from which it counts. `checks_pass_since` is the time since when all
-/// checks have passed without interruption; `None` while one fails.
+/// The current verdict on an allocation. `begun` is when it was placed, or updated in place: all times count from then.
+/// `checks_pass_since` is the time since when all checks have passed without interruption; `None` while one fails.
 pub(super) fn judge(
     alloc: &Allocation,
     group: &Group,
@@ -56,7 +56,7 @@ pub(super) fn judge(
     if alloc.client_status.is_terminal() && alloc.client_status != ClientStatus::Complete {
         return Verdict::Unhealthy("Unhealthy because of failed task");
     }
-    let mut since = Some(alloc.create_time);
+    let mut since = Some(begun);
     for task in &group.tasks {
         match standing(task, alloc.task_states.get(&task.name)) {
             Standing::Failed => return Verdict::Unhealthy("Unhealthy because of failed task"),

@@ -9,12 +9,14 @@ use tokio::time::Instant;
 use super::commands::{CommandError, Deregister, Dispatch, Drain, Register, Registered, Scale};
 use super::engine::Engine;
 use super::fake::FakeEngine;
+use super::health::{Verdict, judge};
 use super::model::{
     Allocation, ClientStatus, DeploymentStatus, DesiredStatus, DrainSpec, DynamicVolume, Eligibility, EvalStatus,
     JobKey, JobStatus, Nanos, ServiceRegistration, Trigger, VolumeState,
 };
 use super::state::{State, View};
 use super::{Agent, Working};
+use crate::spec::Update;
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -260,6 +262,21 @@ async fn an_allocation_that_is_stopped_by_hand_has_a_successor() {
     assert_eq!((old.desired_status, old.next_allocation.as_str()), (DesiredStatus::Stop, new.id.as_str()));
     let missing = world.agent.commands.alloc_stop("11111111-1111-1111-1111-111111111111", false).await;
     assert!(matches!(missing, Err(CommandError::NotFound(_))));
+}
+
+/// Neither the tasks nor the checks of what goes on are new.
+#[tokio::test]
+async fn what_is_updated_in_place_is_healthy_no_sooner_than_what_is_new() {
+    let world = World::new().await;
+    world.register(job("service", 1, "/bin/one", json!({}))).await;
+    let alloc = world.running("web", 0, 1).await.remove(0);
+    let job = crate::alloc::fake::job(vec![crate::alloc::fake::task("t")]);
+    let (update, begun) = (Update::default(), alloc.create_time.plus(Duration::from_hours(1)));
+    let after = |time: Duration, checks| judge(&alloc, &job.groups[0], &update, checks, (begun, begun.plus(time)));
+    let (least, passing) = (update.min_healthy_time, Some(Nanos(0)));
+    assert_eq!(after(Duration::ZERO, passing), Verdict::NotYet(begun.plus(least)));
+    assert_eq!(after(least, passing), Verdict::Healthy);
+    assert_eq!(after(least, None), Verdict::NotYet(begun.plus(update.healthy_deadline)));
 }
 
 /// Registers a first version that becomes stable; one that fails goes back to it. Returns what a next one is to be registered with.

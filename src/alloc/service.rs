@@ -164,7 +164,9 @@ impl Offers {
                     self.offer(&owner, &mut of_group, services).await.into_iter().for_each(&complain);
                 }
                 drop(of_group);
-                self.control.set_announced();
+                if !updates.has_changed().unwrap_or_default() {
+                    self.control.set_announced();
+                }
                 // The sender lives as long as this value.
                 let _ = updates.changed().await;
             }

@@ -57,10 +57,13 @@ pub(super) fn checks(control: &Control) -> BTreeMap<String, CheckState> {
     all
 }
 
-/// Since when all checks that its health depends on have passed without interruption.
+/// Since when all checks that its health depends on have passed without interruption; `None` until the current ones have begun.
 pub(super) fn pass_since(control: &Control) -> Option<Nanos> {
     let health = control.health();
     let health = health.borrow();
     // Without checks its health depends on its tasks only.
-    if health.checks == 0 { Some(Nanos(0)) } else { health.since.map(Nanos::of) }
+    match health.checks {
+        0 => Some(Nanos(0)),
+        _ => health.since.filter(|_| control.has_announced()).map(Nanos::of),
+    }
 }

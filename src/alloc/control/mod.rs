@@ -264,6 +264,8 @@ impl Control {
             return;
         }
         self.board.expect(&job.groups[group]);
+        // One that ends registers nothing any more.
+        self.announced.fetch_and(*self.ending.borrow(), Ordering::Relaxed);
         self.update.send_replace(Some(Updated { job: Arc::clone(job), group }));
     }
 

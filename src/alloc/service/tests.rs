@@ -185,6 +185,7 @@ async fn j3_an_update_in_place_changes_registrations_and_restarts_nothing() {
         }
         let (same, of_task) = (index("same").unwrap(), index("of-task").unwrap());
         control.update(&Arc::new(again));
+        assert!(!control.has_announced(), "the new ones are not registered yet");
         let is_new = |services: &[Registration]| {
             let mut found: Vec<_> = services.iter().map(|s| (&*s.service_name, &*s.tags[0])).collect();
             found.sort_unstable();
@@ -199,6 +200,7 @@ async fn j3_an_update_in_place_changes_registrations_and_restarts_nothing() {
         assert_eq!(of_name("of-task").create_index, of_task.0);
         assert_eq!(index("same"), Some(same), "it was not touched");
         within(health.wait_for(|health| health.healthy == 3)).await.unwrap();
+        assert!(control.has_announced());
         stop.send_replace(Stop::Gracefully);
     };
     tokio::join!(alloc.run(stop.subscribe(), sender), look);
