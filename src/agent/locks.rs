@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::clock::{nap, now};
+use super::clock::now;
 use super::core::Core;
-use super::model::Nanos;
 use super::state::{StateError, Table};
 
 /// Delay before a failed release is retried.
@@ -22,14 +21,14 @@ pub(super) async fn run(core: Arc<Core>) {
         let index = core.state.wait(&[Table::Variables], 0, Instant::now()).await;
         let next = expire(&core).await.unwrap_or_else(|error| {
             tracing::error!(error = crate::alloc::chain(&error), "cannot take the locks of silent holders");
-            Some(now().plus(AGAIN))
+            Some(Instant::now() + AGAIN)
         });
-        let until = Instant::now() + next.map_or(LONG, nap);
+        let until = next.unwrap_or_else(|| Instant::now() + LONG);
         core.state.wait(&[Table::Variables], index, until).await;
     }
 }
 
 /// Releases expired locks; returns the time of the next expiry.
-async fn expire(core: &Core) -> Result<Option<Nanos>, StateError> {
-    Ok(core.state.change(|change| change.expire_locks(now())).await?.1)
+async fn expire(core: &Core) -> Result<Option<Instant>, StateError> {
+    Ok(core.state.change(|change| change.expire_locks(Instant::now(), now())).await?.1)
 }

@@ -611,9 +611,10 @@ async fn a_periodic_job_that_cannot_be_started_does_not_stop_the_others() {
 #[tokio::test]
 async fn a_lock_whose_holder_fell_silent_is_taken() {
     let world = World::new().await;
-    let long_ago = Nanos(super::core::now().0 - 3_600_000_000_000);
+    let long_ago = Instant::now() - Duration::from_mins(1);
     let held = world.agent.state.change(move |change| {
-        change.acquire_lock("default", "a/b", None, Nanos(10_000_000_000), Nanos(1), None, long_ago)
+        let times = (long_ago, super::core::now());
+        change.acquire_lock("default", "a/b", None, Nanos(10_000_000_000), Nanos(1), None, times)
     });
     held.await.unwrap();
     world

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::Call;
 use super::answer::{Answer, Meta, Refusal};
@@ -103,7 +104,7 @@ pub(super) async fn put(mut call: Call) -> Result<Answer, Refusal> {
     let (items, lock) = (items(&input)?, lock(&input)?);
     let cas = call.number("cas")?;
     let asked = |key: &str| call.query.has(key);
-    let now = Nanos::of(SystemTime::now());
+    let (clock, now) = (Instant::now(), Nanos::of(SystemTime::now()));
     let how = if asked("lock-acquire") {
         How::Acquire
     } else if asked("lock-renew") {
@@ -118,8 +119,8 @@ pub(super) async fn put(mut call: Call) -> Result<Answer, Refusal> {
     }
     let Lock { id, ttl, delay } = lock;
     let written = call.api.state.change(move |change| match (how, id) {
-        (How::Acquire, id) => change.acquire_lock(&namespace, &path, items, ttl, delay, id.as_ref(), now),
-        (How::Renew, Some(id)) => change.renew_lock(&namespace, &path, &id, now),
+        (How::Acquire, id) => change.acquire_lock(&namespace, &path, items, ttl, delay, id.as_ref(), (clock, now)),
+        (How::Renew, Some(id)) => change.renew_lock(&namespace, &path, &id, clock),
         (How::Release, Some(id)) => change.release_lock(&namespace, &path, &id, now),
         (How::Renew | How::Release, None) => Err(StateError::Invalid("the request has no lock ID".to_owned())),
         (How::Write, lock) => {

@@ -38,14 +38,11 @@ pub struct VariableLock {
     /// By which the holder is known: whoever has it may write.
     #[serde(rename = "ID")]
     pub id: Secret,
-    /// How long it holds without a word of the holder.
+    /// How long it holds at least without a word of the holder.
     #[serde(rename = "TTL")]
     pub ttl: Nanos,
-    /// How long nobody else gets it when that time has passed.
+    /// How long nobody else gets it when it was taken from its holder.
     pub lock_delay: Nanos,
-    /// When that time has passed.
-    #[serde(default)]
-    pub expires: Nanos,
 }
 
 /// What a list says of a variable.
@@ -62,9 +59,6 @@ pub struct VariableMeta {
     /// Nobody gets its lock before; 0 is at once. Set when a holder fell silent.
     #[serde(default)]
     pub lock_after: Nanos,
-    /// When the lock ends without a word of the holder; 0 where there is none.
-    #[serde(default)]
-    pub lock_expires: Nanos,
     /// Index at which it came to be.
     pub create_index: u64,
     /// Index of its last change.

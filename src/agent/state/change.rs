@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::error::StateError;
 use super::table::{self, Table};
+use super::variables::Locks;
 use super::view::View;
 use crate::agent::model::{
     Allocation, ClientStatus, Deployment, Evaluation, JobKey, JobStatus, Namespace, Nanos, Node, ServiceRegistration,
@@ -21,6 +22,7 @@ use crate::store::{Draft, TableName};
 pub struct Change<'a> {
     view: View,
     draft: &'a Draft,
+    pub(super) locks: &'a Locks,
     index: u64,
     /// The written records in order, with their content before.
     before: Vec<Before>,
@@ -65,12 +67,17 @@ impl Deref for Change<'_> {
 }
 
 impl<'a> Change<'a> {
-    pub(super) fn new(draft: &'a Arc<Draft>, keys: &Arc<super::secret::Keys>) -> Result<Change<'a>, StateError> {
+    pub(super) fn new(
+        draft: &'a Arc<Draft>,
+        keys: &Arc<super::secret::Keys>,
+        locks: &'a Locks,
+    ) -> Result<Change<'a>, StateError> {
         let view = View::of_draft(Arc::clone(draft), Arc::clone(keys));
         let index = view.index()? + 1;
         Ok(Change {
             view,
             draft,
+            locks,
             index,
             before: Vec::new(),
             seen: BTreeSet::new(),

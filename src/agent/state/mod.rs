@@ -51,6 +51,7 @@ use crate::agent::model::Namespace;
 use crate::store::{Done, Draft, Source as _, Store, Verdict};
 use events::{EventBatch as Batch, Feed};
 use secret::Keys;
+use variables::Locks;
 use wait::Indexes;
 
 /// Key under which the id of the encryption key is stored.
@@ -67,6 +68,7 @@ pub struct State {
 #[derive(Debug)]
 struct Shared {
     keys: Arc<Keys>,
+    locks: Locks,
     indexes: Indexes,
     feed: Arc<Feed>,
 }
@@ -124,7 +126,7 @@ impl State {
             numbers.push(view.table_index(table)?);
         }
         let indexes = Indexes::new(|table| numbers[table as usize], view.index()?);
-        let shared = Arc::new(Shared { keys, indexes, feed: Arc::new(Feed::new()) });
+        let shared = Arc::new(Shared { keys, locks: Locks::default(), indexes, feed: Arc::new(Feed::new()) });
         Ok(State { store, shared })
     }
 
@@ -181,7 +183,7 @@ impl State {
         let shared = Arc::clone(&self.shared);
         let work = move |draft: Result<&Arc<Draft>, _>| {
             let made = match draft {
-                Ok(draft) => make(draft, &shared.keys, f),
+                Ok(draft) => make(draft, &shared, f),
                 Err(error) => Err(StateError::Store(error)),
             };
             let keep = made.as_ref().is_ok_and(|made| made.writes);
@@ -283,8 +285,8 @@ struct Made {
     effects: Option<Effects>,
 }
 
-fn make(draft: &Arc<Draft>, keys: &Arc<Keys>, f: Box<Untyped>) -> Result<Made, StateError> {
-    let mut change = Change::new(draft, keys)?;
+fn make(draft: &Arc<Draft>, shared: &Shared, f: Box<Untyped>) -> Result<Made, StateError> {
+    let mut change = Change::new(draft, &shared.keys, &shared.locks)?;
     let value = f(&mut change)?;
     status::follow(&mut change)?;
     let index = change.next_index();

@@ -1,8 +1,12 @@
-//! Variables and their locks. What may not be shown is sealed.
+//! Variables and their locks. What may not be shown is sealed. How long a lock still holds is known to this process only: in the
+//! next one each has its whole time again.
+
+use std::sync::Mutex;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::change::{Change, encode};
 use super::error::StateError;
@@ -11,6 +15,7 @@ use super::table::{self, Table};
 use super::view::{View, damaged, decode};
 use crate::agent::model::{Nanos, Secret, Variable, VariableLock, VariableMeta};
 use crate::spec::collections::BTreeMap;
+use crate::sys::lock::lock;
 use crate::sys::random;
 
 /// Bytes of the items of a variable, at most: as Nomad has it.
@@ -19,6 +24,12 @@ pub const MAX_ITEMS: usize = 64 << 10;
 const MAX_PATH: usize = 128;
 /// The shortest and the longest time that a lock holds, and what it is unless said.
 const TTL: (i64, i64, i64) = (10_000_000_000, 24 * 3600 * 1_000_000_000, 15_000_000_000);
+
+/// A holder is silent after so many times its TTL: what it sends may be late.
+const GRACE: u32 = 2;
+
+/// Until when locks hold, by the keys of their variables.
+pub(super) type Locks = Mutex<BTreeMap<Vec<u8>, Instant>>;
 
 /// A record: what may be shown, and what may not.
 #[derive(Serialize, Deserialize)]
@@ -139,7 +150,7 @@ impl Change<'_> {
         ttl: Nanos,
         lock_delay: Nanos,
         held: Option<&Secret>,
-        now: Nanos,
+        (clock, now): (Instant, Nanos),
     ) -> Result<Written<Variable>, StateError> {
         let (ttl, lock_delay) = times(ttl, lock_delay)?;
         self.check_namespace(namespace)?;
@@ -156,8 +167,8 @@ impl Change<'_> {
             variable.items = items;
         }
         let id = variable.lock.take().map_or_else(|| Secret::new(random::uuid().to_string()), |lock| lock.id);
-        let expires = now.plus(ttl.duration());
-        variable.lock = Some(VariableLock { id, ttl, lock_delay, expires });
+        variable.lock = Some(VariableLock { id, ttl, lock_delay });
+        self.extend(&variable, clock);
         self.store_variable(variable, now).map(Written::Done)
     }
 
@@ -166,23 +177,17 @@ impl Change<'_> {
     /// # Errors
     /// [`StateError::NotFound`].
     pub fn renew_lock(
-        &mut self,
+        &self,
         namespace: &str,
         path: &str,
         id: &Secret,
-        now: Nanos,
+        clock: Instant,
     ) -> Result<Written<Variable>, StateError> {
-        let mut variable = match self.held(namespace, path, id)? {
-            Written::Done(variable) => variable,
-            conflict @ Written::Conflict(_) => return Ok(conflict),
-        };
-        if let Some(lock) = &mut variable.lock {
-            lock.expires = now.plus(lock.ttl.duration());
+        let held = self.held(namespace, path, id)?;
+        if let Written::Done(variable) = &held {
+            self.extend(variable, clock);
         }
-        // Nobody who waits for a change of the variable is told.
-        let (key, kept) = self.seal_variable(&mut variable)?;
-        self.link(Table::Variables.name(), &key, encode(&kept)?);
-        Ok(Written::Done(variable))
+        Ok(held)
     }
 
     /// The holder of a lock gives it up; others may have it at once.
@@ -210,19 +215,37 @@ impl Change<'_> {
         Ok(if held { Written::Done(variable) } else { Written::Conflict(Some(Box::new(variable))) })
     }
 
+    /// The lock of a variable holds for its whole time from now on. Returns until when.
+    fn extend(&self, variable: &Variable, clock: Instant) -> Instant {
+        let ttl = variable.lock.as_ref().map_or(Nanos(0), |lock| lock.ttl);
+        let until = clock + ttl.duration() * GRACE;
+        let key = table::key(&[&variable.meta.namespace, &variable.meta.path]);
+        lock(self.locks).insert(key, until);
+        until
+    }
+
     /// Takes the locks whose holders fell silent; others get them after their delay. Says when the next one ends.
     ///
     /// # Errors
     /// [`StateError`].
-    pub fn expire_locks(&mut self, now: Nanos) -> Result<Option<Nanos>, StateError> {
-        let mut next = None;
-        let mut over = Vec::new();
+    pub fn expire_locks(&mut self, clock: Instant, now: Nanos) -> Result<Option<Instant>, StateError> {
+        let (mut next, mut over) = (None, Vec::new());
+        let known = std::mem::take(&mut *lock(self.locks));
         for meta in self.variables(None, "") {
-            let meta = meta?;
-            match meta.lock_expires {
-                Nanos(0) => {}
-                at if at <= now => over.push((meta.namespace, meta.path)),
-                at => next = Some(next.map_or(at, |next: Nanos| next.min(at))),
+            let VariableMeta { namespace, path, locked: true, .. } = meta? else { continue };
+            let key = table::key(&[&namespace, &path]);
+            let until = if let Some(until) = known.get(&key).copied() {
+                lock(self.locks).insert(key, until);
+                until
+            } else if let Some(variable) = self.variable(&namespace, &path)? {
+                self.extend(&variable, clock)
+            } else {
+                continue;
+            };
+            if until <= clock {
+                over.push((namespace, path));
+            } else {
+                next = Some(next.map_or(until, |next: Instant| next.min(until)));
             }
         }
         for (namespace, path) in over {
@@ -245,19 +268,12 @@ impl Change<'_> {
     fn store_variable(&mut self, mut variable: Variable, now: Nanos) -> Result<Variable, StateError> {
         variable.meta.modify_index = self.next_index();
         variable.meta.modify_time = now;
-        let (key, kept) = self.seal_variable(&mut variable)?;
-        self.put(Table::Variables, &key, &kept)?;
-        Ok(variable)
-    }
-
-    /// The record of a variable, and its key.
-    fn seal_variable(&self, variable: &mut Variable) -> Result<(Vec<u8>, Kept), StateError> {
         variable.meta.locked = variable.lock.is_some();
-        variable.meta.lock_expires = variable.lock.as_ref().map_or(Nanos(0), |lock| lock.expires);
         let key = table::key(&[&variable.meta.namespace, &variable.meta.path]);
         let hidden = Hidden { items: variable.items.clone(), lock: variable.lock.clone() };
         let sealed = self.keys.seal(Table::Variables.name(), &key, encode(&hidden)?);
-        Ok((key, Kept { meta: variable.meta.clone(), sealed: STANDARD.encode(sealed) }))
+        self.put(Table::Variables, &key, &Kept { meta: variable.meta.clone(), sealed: STANDARD.encode(sealed) })?;
+        Ok(variable)
     }
 }
 

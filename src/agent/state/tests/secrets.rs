@@ -1,5 +1,9 @@
 //! Variables, their locks, and tokens.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::{dump, empty, on};
 use crate::agent::model::{Nanos, Role, Secret, Token, Variable};
 use crate::agent::state::{Condition, State, StateError, Written};
@@ -7,6 +11,10 @@ use crate::spec::collections::BTreeMap;
 use crate::store::testing::Disk;
 
 const SECOND: i64 = 1_000_000_000;
+
+fn wall(second: u64) -> Nanos {
+    Nanos(second.cast_signed() * SECOND)
+}
 
 fn items(value: &str) -> BTreeMap<String, Secret> {
     BTreeMap::from([("password".to_owned(), Secret::new(value))])
@@ -126,47 +134,64 @@ async fn a_variable_is_written_only_as_the_writer_knows_it() {
 #[tokio::test]
 async fn who_holds_a_variable_s_lock_writes_alone_until_it_falls_silent() {
     let state = empty();
-    let acquire = |now: i64, held: Option<Secret>| {
+    let start = Instant::now();
+    let at = move |second: u64| start + Duration::from_secs(second);
+    let acquire = |now: u64, held: Option<Secret>| {
         state.change(move |change| {
-            let (ttl, delay) = (Nanos(10 * SECOND), Nanos(5 * SECOND));
-            change.acquire_lock("default", "leader", None, ttl, delay, held.as_ref(), Nanos(now))
+            let (ttl, delay, times) = (Nanos(10 * SECOND), Nanos(5 * SECOND), (at(now), wall(now)));
+            change.acquire_lock("default", "leader", None, ttl, delay, held.as_ref(), times)
         })
     };
-    let held = done(acquire(SECOND, None).await.unwrap().1);
+    let held = done(acquire(1, None).await.unwrap().1);
     assert!(held.meta.locked);
     let id = held.lock.unwrap().id;
-    assert!(matches!(acquire(SECOND, None).await.unwrap().1, Written::Conflict(Some(_))));
-    assert_eq!(done(acquire(SECOND, Some(id.clone())).await.unwrap().1).lock.unwrap().id, id, "it is held already");
+    assert!(matches!(acquire(1, None).await.unwrap().1, Written::Conflict(Some(_))));
+    assert_eq!(done(acquire(1, Some(id.clone())).await.unwrap().1).lock.unwrap().id, id, "it is held already");
     assert!(matches!(put(&state, "leader", "1", Condition::default()).await.unwrap(), Written::Conflict(_)));
     let own = Condition { cas: None, lock: Some(id.clone()) };
     done(put(&state, "leader", "1", own).await.unwrap());
     let of = id.clone();
-    let renew = move |change: &mut crate::agent::state::Change<'_>| {
-        change.renew_lock("default", "leader", &of, Nanos(5 * SECOND))
-    };
+    let renew = move |change: &mut crate::agent::state::Change<'_>| change.renew_lock("default", "leader", &of, at(5));
     let before = state.index();
     done(state.change(renew).await.unwrap().1);
     assert_eq!(state.index(), before, "who waits for a change is not told that nothing changed");
-    let expire = |now: i64| state.change(move |change| change.expire_locks(Nanos(now)));
+    let expire = |now: u64| state.change(move |change| change.expire_locks(at(now), wall(now)));
     let before = state.index();
-    let (index, next) = expire(14 * SECOND).await.unwrap();
-    assert_eq!((index, next), (before, Some(Nanos(15 * SECOND))), "it was renewed, and nothing is written");
-    assert_eq!(expire(15 * SECOND).await.unwrap().1, None);
-    assert!(matches!(acquire(19 * SECOND, None).await.unwrap().1, Written::Conflict(_)), "its delay is not over");
+    let (index, next) = expire(24).await.unwrap();
+    assert_eq!((index, next), (before, Some(at(25))), "it was renewed, has a grace period, and nothing is written");
+    assert_eq!(expire(25).await.unwrap().1, None);
+    assert!(matches!(acquire(29, None).await.unwrap().1, Written::Conflict(_)), "its delay is not over");
     let of = id.clone();
-    let renew =
-        move |change: &mut crate::agent::state::Change<'_>| change.renew_lock("default", "leader", &of, Nanos(1));
+    let renew = move |change: &mut crate::agent::state::Change<'_>| change.renew_lock("default", "leader", &of, at(25));
     assert!(matches!(state.change(renew).await.unwrap().1, Written::Conflict(_)), "it was taken away");
-    let next = done(acquire(20 * SECOND, None).await.unwrap().1).lock.unwrap().id;
+    let next = done(acquire(30, None).await.unwrap().1).lock.unwrap().id;
     assert_ne!(next, id);
     let of = next.clone();
     let release =
         move |change: &mut crate::agent::state::Change<'_>| change.release_lock("default", "leader", &of, Nanos(1));
     assert!(!done(state.change(release).await.unwrap().1).meta.locked);
-    done(acquire(20 * SECOND, None).await.unwrap().1);
+    done(acquire(30, None).await.unwrap().1);
+    let times = (at(1), wall(1));
     let short =
-        state.change(|change| change.acquire_lock("default", "x", None, Nanos(SECOND), Nanos(0), None, Nanos(1)));
+        state.change(move |change| change.acquire_lock("default", "x", None, Nanos(SECOND), Nanos(0), None, times));
     assert!(matches!(short.await, Err(StateError::Invalid(_))));
+}
+
+/// No holder can renew its lock while there is no agent.
+#[tokio::test]
+async fn a_lock_has_its_whole_time_again_when_an_agent_begins() {
+    let disk = Disk::default();
+    let (before, begin) = (on(&disk), Instant::now());
+    let acquired = before.change(move |change| {
+        change.acquire_lock("default", "leader", None, Nanos(10 * SECOND), Nanos(0), None, (begin, wall(1)))
+    });
+    done(acquired.await.unwrap().1);
+    let (state, later) = (on(&Disk::of(disk.bytes())), begin + Duration::from_hours(1));
+    let expire = |clock: Instant| state.change(move |change| change.expire_locks(clock, wall(3600)));
+    let until = later + Duration::from_secs(20);
+    assert_eq!(expire(later).await.unwrap().1, Some(until));
+    assert_eq!(expire(until).await.unwrap().1, None);
+    assert!(state.read().unwrap().variable("default", "leader").unwrap().unwrap().lock.is_none());
 }
 
 /// What an upgrade tries the new program on: all of one moment, whatever is written meanwhile. (N8)
