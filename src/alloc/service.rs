@@ -288,7 +288,11 @@ impl Offers {
                 restarter: check.restart.map(|policy| self.restarter(owner, service, check, policy)),
             };
             let probe = self.probe(owner, service, check).unwrap_or_else(Probe::Broken);
-            let trial = Trial::new(probe, pace(check), self.inside(owner, service, check));
+            let pace = pace(check);
+            // Of a check that goes on, what it found last.
+            let known = self.control.board().change(|all| Some(all.get(&one.id)?.checks.get(number)?.status));
+            let pace = Pace { initial: known.unwrap_or(pace.initial), ..pace };
+            let trial = Trial::new(probe, pace, self.inside(owner, service, check));
             one.checks.spawn(boxed(watched.run(trial)));
         }
     }
@@ -615,7 +619,7 @@ impl Watched {
         loop {
             let (status, output) = trial.next().await;
             if let Some(restarter) = &mut self.restarter {
-                restarter.hear(status);
+                restarter.hear(if trial.is_found() { status } else { CheckStatus::Pending });
             }
             let result =
                 CheckReport { status, output, timestamp: timestamp(SystemTime::now()), ..CheckReport::default() };

@@ -115,32 +115,35 @@ pub(super) struct Pace {
 pub(super) struct Counter {
     pace: Pace,
     status: CheckStatus,
+    /// Results have led to the status; before that it is the initial one.
+    is_found: bool,
     successes: u32,
     failures: u32,
 }
 
 impl Counter {
     pub(super) fn new(pace: Pace) -> Counter {
-        Counter { pace, status: pace.initial, successes: 0, failures: 0 }
+        Counter { pace, status: pace.initial, is_found: false, successes: 0, failures: 0 }
     }
 
     /// The status of the check after this result.
     pub(super) fn next(&mut self, result: CheckStatus) -> CheckStatus {
-        if matches!(result, CheckStatus::Passing | CheckStatus::Warning) {
+        let found = if matches!(result, CheckStatus::Passing | CheckStatus::Warning) {
             self.failures = 0;
             self.successes = self.successes.saturating_add(1);
-            if self.successes >= self.pace.success_before_passing {
-                self.status = result;
-            }
+            (self.successes >= self.pace.success_before_passing).then_some(result)
         } else {
             self.successes = 0;
             self.failures = self.failures.saturating_add(1);
             if self.failures >= self.pace.failures_before_critical {
-                self.status = CheckStatus::Critical;
-            } else if self.pace.failures_before_warning.is_some_and(|most| self.failures >= most) {
-                self.status = CheckStatus::Warning;
+                Some(CheckStatus::Critical)
+            } else {
+                let warns = self.pace.failures_before_warning.is_some_and(|most| self.failures >= most);
+                warns.then_some(CheckStatus::Warning)
             }
-        }
+        };
+        self.is_found |= found.is_some();
+        self.status = found.unwrap_or(self.status);
         self.status
     }
 }
@@ -166,6 +169,11 @@ impl Trial {
         self.ticks.tick().await;
         let (result, output) = self.probe.try_once(self.counter.pace.timeout, &self.inside).await;
         (self.counter.next(result), output)
+    }
+
+    /// Whether results have led to the check's status; before that it is the initial one.
+    pub(super) const fn is_found(&self) -> bool {
+        self.counter.is_found
     }
 }
 

@@ -211,6 +211,50 @@ async fn j3_an_update_in_place_changes_registrations_and_restarts_nothing() {
     assert_eq!(alloc.destroy().await.len(), 0);
 }
 
+/// A healthy task is not restarted because of the initial status of its check, and an update in place keeps the last one.
+#[tokio::test]
+async fn j3_a_status_that_was_not_found_restarts_nothing() {
+    let data = tempfile::tempdir().unwrap();
+    let (machine, driver) = machine(&data, &[("web", &[Act::UntilStopped(0)])]);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut offered = service("web", listener.local_addr().unwrap().port());
+    let check = &mut offered.checks[0];
+    (check.initial_status, check.success_before_passing) = (Some(CheckStatus::Critical), 5);
+    check.restart = Some(CheckRestart { limit: 1, grace: Duration::ZERO, ignore_warnings: false });
+    let mut job = fake::job(vec![task("web")]);
+    job.groups[0].services = vec![offered];
+    let mut again = job.clone();
+    again.groups[0].services[0].tags = vec!["new".to_owned()];
+    let assignment = Assignment::new(&job, 0, 0);
+    let mut alloc = Alloc::new(&machine, &Arc::new(job), assignment);
+    alloc.set_up().await.unwrap();
+    let control = alloc.control();
+    let mut health = control.health();
+    let (sender, _events) = mpsc::unbounded_channel();
+    let stop = watch::Sender::new(Stop::No);
+    let look = async {
+        let since = within(health.wait_for(|health| health.since.is_some())).await.unwrap().since;
+        control.update(&Arc::new(again));
+        let mut changes = machine.services.own_changes();
+        while machine.services.own()[0].tags != ["new"] {
+            within(changes.changed()).await.unwrap();
+        }
+        let time = || control.services()[0].checks[0].timestamp.clone();
+        let before = time();
+        within(async {
+            while time() == before {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+        assert_eq!(control.health().borrow().since, since);
+        stop.send_replace(Stop::Gracefully);
+    };
+    tokio::join!(alloc.run(stop.subscribe(), sender), look);
+    assert_eq!(driver.log().iter().filter(|line| *line == "start web").count(), 1, "{:?}", driver.log());
+    assert_eq!(alloc.destroy().await.len(), 0);
+}
+
 /// A process that exits withdraws its registrations, and the next owner of the tasks registers them again.
 #[tokio::test]
 async fn j3_who_leaves_withdraws_and_who_comes_registers_again() {
