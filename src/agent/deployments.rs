@@ -63,10 +63,12 @@ async fn look(core: &Arc<Core>) -> Result<Option<Nanos>, StateError> {
         let shared = Arc::clone(core);
         let of = id.clone();
         let again = match core.state.change(move |change| step(&shared, change, &of, said)).await {
-            Ok((_, (evals, again))) => {
+            Ok((_, (evals, again, allocs))) => {
+                let told = core.carry_out(allocs).await;
                 for eval in &evals {
                     core.broker.put(eval);
                 }
+                told?;
                 again
             }
             // The other deployments continue.
@@ -116,13 +118,13 @@ pub(super) fn with_input<T>(
     Ok(decide(&DeploymentInput { deployment, versions: &versions, allocs: &allocs, job: job.as_deref(), now: now() }))
 }
 
-/// Records the verdicts and applies the resulting step.
+/// Records the verdicts and applies the resulting step; returns also the allocations that it has changed.
 fn step(
     core: &Core,
     change: &mut Change<'_>,
     id: &str,
     said: Vec<(String, Option<&'static str>)>,
-) -> Result<(Vec<Evaluation>, Option<Nanos>), StateError> {
+) -> Result<(Vec<Evaluation>, Option<Nanos>, Vec<Allocation>), StateError> {
     for (id, unhealthy) in said {
         let Some(mut alloc) = change.alloc(&id)? else { continue };
         let canary = alloc.deployment_status.as_ref().is_some_and(|health| health.canary);
@@ -135,10 +137,11 @@ fn step(
         alloc.modify_time = now();
         change.put_alloc(alloc)?;
     }
-    let Some(deployment) = change.deployment(id)? else { return Ok((Vec::new(), None)) };
+    let Some(deployment) = change.deployment(id)? else { return Ok((Vec::new(), None, Vec::new())) };
     let step = with_input(core, change, &deployment, deployment_step)?;
     let next = step.next;
-    Ok((keep(core, change, &deployment, step)?.0, next))
+    let (evals, _, allocs) = keep(core, change, &deployment, step)?;
+    Ok((evals, next, allocs))
 }
 
 /// Adds the reason to the events of its tasks.
@@ -153,32 +156,33 @@ fn explain(alloc: &mut Allocation, why: &str) {
     }
 }
 
-/// Stores the changes to a deployment; returns the follow-up evaluations and the version that was restored.
+/// Stores the changes to a deployment; returns the follow-up evaluations, the version that was restored, and the changed
+/// allocations: the services of promoted ones have other tags.
 pub(super) fn keep(
     core: &Core,
     change: &mut Change<'_>,
     deployment: &Deployment,
     step: DeploymentStep,
-) -> Result<(Vec<Evaluation>, Option<u64>), StateError> {
+) -> Result<(Vec<Evaluation>, Option<u64>, Vec<Allocation>), StateError> {
     let DeploymentStep { deployment: changed, allocs, evaluate, revert, .. } = step;
     if let Some(changed) = changed {
         change.put_deployment(changed)?;
     }
-    for alloc in allocs {
-        change.put_alloc(alloc)?;
+    for alloc in &allocs {
+        change.put_alloc(alloc.clone())?;
     }
     let of = key(&deployment.namespace, &deployment.job_id);
     if let Some(version) = revert {
         match versions::revert(core, change, &of, version, Trigger::DeploymentWatcher) {
-            Ok(kept) => return Ok((kept.eval.into_iter().collect(), Some(version))),
+            Ok(kept) => return Ok((kept.eval.into_iter().collect(), Some(version), allocs)),
             Err(error @ CommandError::Failed { .. }) => return Err(StateError::Invalid(crate::alloc::chain(&error))),
             // An older agent accepted that version, and this one does not: the deployment has failed all the same.
             Err(error) => tracing::error!(job = of.id, version, %error, "cannot go back to a version"),
         }
     }
     let job = if evaluate { change.job(&of)? } else { None };
-    let Some(job) = job else { return Ok((Vec::new(), None)) };
+    let Some(job) = job else { return Ok((Vec::new(), None, allocs)) };
     let eval =
         Evaluation { deployment_id: deployment.id.clone(), ..core.evaluation_of(&job, Trigger::DeploymentWatcher) };
-    Ok((vec![put_eval(change, eval)?], None))
+    Ok((vec![put_eval(change, eval)?], None, allocs))
 }

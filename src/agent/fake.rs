@@ -79,6 +79,11 @@ impl FakeEngine {
         Some(task.config.values.get("command")?.as_str()?.to_owned())
     }
 
+    /// Whether it was a canary when it was last started.
+    pub(crate) fn is_canary(&self, id: &str) -> Option<bool> {
+        Some(lock(&self.seen).running.get(id)?.alloc.deployment_status.as_ref()?.canary)
+    }
+
     /// The node's metadata that an allocation was started with.
     pub(crate) fn meta(&self, id: &str) -> Option<BTreeMap<String, String>> {
         Some(lock(&self.seen).running.get(id)?.meta.clone())

@@ -279,6 +279,21 @@ async fn what_is_updated_in_place_is_healthy_no_sooner_than_what_is_new() {
     assert_eq!(after(least, None), Verdict::NotYet(begun.plus(update.healthy_deadline)));
 }
 
+/// Its services have other tags from then on.
+#[tokio::test]
+async fn the_engine_is_told_of_a_promotion() {
+    let world = World::new().await;
+    let mut update = quick_update();
+    (update["Update"]["Canary"], update["Update"]["AutoPromote"]) = (json!(1), json!(true));
+    world.register(job("service", 1, "/bin/one", update.clone())).await;
+    world.running("web", 0, 1).await;
+    world.register(job("service", 1, "/bin/two", update)).await;
+    let [canary] = &world.running("web", 1, 1).await[..] else { panic!() };
+    let deployments = world.agent.state.read().unwrap().deployments_of_job(&key("web")).unwrap();
+    assert!(deployments.last().unwrap().task_groups["g"].placed_canaries.contains(&canary.id));
+    assert_eq!(world.engine.is_canary(&canary.id), Some(false));
+}
+
 /// Registers a first version that becomes stable; one that fails goes back to it. Returns what a next one is to be registered with.
 async fn stable_and_reverting(world: &World) -> Value {
     let update = json!({ "Update": { "MaxParallel": 1, "HealthCheck": "task_states", "MinHealthyTime": 1_000_000,

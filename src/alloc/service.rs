@@ -70,7 +70,7 @@ pub(super) struct Offered {
 /// A registered service.
 struct One {
     id: String,
-    /// As the job file has it.
+    /// As the job file has it, with the tags of a canary if it is one.
     service: Service,
     /// Set once it is withdrawn in this form; updates that are still under way are then ignored.
     is_gone: Arc<AtomicBool>,
@@ -232,24 +232,28 @@ impl Offers {
         let (mut errors, mut new) = (Vec::new(), Vec::new());
         let (mut old, mut begins) = (std::mem::take(&mut offered.services), Vec::new());
         for service in services {
-            let registration = match self.registration(owner, service) {
+            let mut service = service.clone();
+            if self.control.is_canary() && !service.canary_tags.is_empty() {
+                service.tags.clone_from(&service.canary_tags);
+            }
+            let registration = match self.registration(owner, &service) {
                 Ok(registration) => registration,
                 Err(why) => {
                     errors.push(format!("Service {:?} is not registered: {why}", service.name));
                     continue;
                 }
             };
-            let is_it = |one: &One| one.id == registration.id && is_same(&one.service, service);
+            let is_it = |one: &One| one.id == registration.id && is_same(&one.service, &service);
             if let Some(number) = old.iter().position(is_it) {
                 offered.services.push(old.swap_remove(number));
                 continue;
             }
             let before = old.iter().find(|one| one.id == registration.id);
-            let goes_on = before.is_some_and(|one| has_same_checks(&one.service, service));
+            let goes_on = before.is_some_and(|one| has_same_checks(&one.service, &service));
             let (id, is_gone) = (registration.id.clone(), Arc::<AtomicBool>::default());
             new.push(New { registration, is_gone: Arc::clone(&is_gone), goes_on });
             begins.push(offered.services.len());
-            offered.services.push(One { id, service: service.clone(), is_gone, checks: JoinSet::new() });
+            offered.services.push(One { id, service, is_gone, checks: JoinSet::new() });
         }
         // Added before they are registered, so that they are withdrawn even if this is interrupted.
         offered.ids.extend(new.iter().map(|new| new.registration.id.clone()));

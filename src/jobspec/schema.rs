@@ -464,7 +464,7 @@ pub(super) static SERVICE: Schema = Schema {
     keys: &[
         key("address", Text, Taken),
         key("address_mode", Text, Taken),
-        key("canary_tags", Texts, NoEffect),
+        key("canary_tags", Texts, Agent),
         key("cluster", Text, NoEffect),
         key("enable_tag_override", Flag, NoEffect),
         key("kind", Text, NoEffect),

@@ -2,7 +2,7 @@
 
 use super::{CommandError, Commands, DeploymentChanged};
 use crate::agent::deployments::{keep, with_input};
-use crate::agent::model::Deployment;
+use crate::agent::model::{Allocation, Deployment, Evaluation};
 use crate::agent::schedule::{
     DeploymentInput, DeploymentStep, deployment_step, fail_deployment, pause_deployment, promote_deployment, set_health,
 };
@@ -58,7 +58,7 @@ impl Commands {
             let step = with_input(core, change, &known, deployment_step)?;
             Ok(keep(core, change, &known, step)?)
         });
-        self.answer(made.await?)
+        self.answer(made.await?).await
     }
 
     async fn decided(
@@ -72,18 +72,19 @@ impl Commands {
             let step = with_input(core, change, &known, decide)?.map_err(CommandError::Invalid)?;
             Ok(keep(core, change, &known, step)?)
         });
-        self.answer(made.await?)
+        self.answer(made.await?).await
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "the end of commands that may be refused")]
-    fn answer(
+    async fn answer(
         &self,
-        (index, (evals, reverted_job_version)): (u64, (Vec<crate::agent::model::Evaluation>, Option<u64>)),
+        (index, (evals, reverted_job_version, allocs)): (u64, (Vec<Evaluation>, Option<u64>, Vec<Allocation>)),
     ) -> Result<DeploymentChanged, CommandError> {
+        let told = self.core.carry_out(allocs).await;
         for eval in &evals {
             self.decide(eval);
         }
         self.core.deployments.notify_one();
+        told?;
         Ok(DeploymentChanged {
             eval_id: evals.first().map(|eval| eval.id.clone()).unwrap_or_default(),
             eval_create_index: evals.first().map_or(0, |eval| eval.create_index),

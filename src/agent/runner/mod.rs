@@ -479,10 +479,12 @@ fn warn_of(id: &str, errors: &[CleanupError]) {
 #[tonic::async_trait]
 impl Engine for Arc<Runner> {
     async fn start(&self, wanted: Wanted) {
+        let is_canary = wanted.alloc.deployment_status.as_ref().is_some_and(|health| health.canary);
         if let Ok(entry) = self.entry(&wanted.alloc.id) {
             if !*entry.destroy.borrow() {
                 self.keep(entry.control.id(), &wanted);
             }
+            entry.control.set_canary(is_canary);
             return entry.control.update(&wanted.job);
         }
         if *self.leaving.borrow() {
@@ -495,6 +497,7 @@ impl Engine for Arc<Runner> {
         let (destroy, destroyed) = watch::channel(false);
         let ended = Arc::new(watch::Sender::new(false));
         let (control, dir) = (alloc.control(), alloc.dir().to_owned());
+        control.set_canary(is_canary);
         self.keep(control.id(), &wanted);
         let group = wanted.job.groups.iter().find(|group| group.name == wanted.alloc.task_group);
         let entry = Entry {

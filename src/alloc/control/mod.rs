@@ -190,6 +190,8 @@ pub struct Control {
     anew: watch::Sender<u64>,
     /// How many of them had been made when its tasks last began again.
     begun_anew: AtomicU64,
+    /// See [`Control::set_canary`].
+    is_canary: AtomicBool,
     /// Its current services have been registered.
     announced: AtomicBool,
     /// The allocation has begun to end.
@@ -240,6 +242,7 @@ impl Control {
             update: watch::Sender::default(),
             anew: watch::Sender::default(),
             begun_anew: AtomicU64::default(),
+            is_canary: AtomicBool::new(false),
             announced: AtomicBool::new(false),
             ending: watch::Sender::new(false),
             ended: watch::Sender::new(false),
@@ -267,6 +270,15 @@ impl Control {
         // One that ends registers nothing any more.
         self.announced.fetch_and(*self.ending.borrow(), Ordering::Relaxed);
         self.update.send_replace(Some(Updated { job: Arc::clone(job), group }));
+    }
+
+    /// Sets whether it is a canary, whose services are registered with their `canary_tags`, from the next update on.
+    pub fn set_canary(&self, is_canary: bool) {
+        self.is_canary.store(is_canary, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_canary(&self) -> bool {
+        self.is_canary.load(Ordering::Relaxed)
     }
 
     /// The version that it was updated to last, and each later one.

@@ -255,6 +255,39 @@ async fn j3_a_status_that_was_not_found_restarts_nothing() {
     assert_eq!(alloc.destroy().await.len(), 0);
 }
 
+#[tokio::test]
+async fn j3_a_canary_has_its_own_tags_until_it_is_promoted() {
+    let data = tempfile::tempdir().unwrap();
+    let (machine, _) = machine(&data, &[("web", &[Act::UntilStopped(0)])]);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut offered = service("web", listener.local_addr().unwrap().port());
+    offered.canary_tags = vec!["canary-${NOMAD_ALLOC_INDEX}".to_owned()];
+    let mut job = fake::job(vec![task("web")]);
+    job.groups[0].services = vec![offered];
+    let (assignment, job) = (Assignment::new(&job, 0, 0), Arc::new(job));
+    let mut alloc = Alloc::new(&machine, &job, assignment);
+    alloc.set_up().await.unwrap();
+    let control = alloc.control();
+    control.set_canary(true);
+    let (sender, _events) = mpsc::unbounded_channel();
+    let stop = watch::Sender::new(Stop::No);
+    let look = async {
+        let mut health = control.health();
+        let since = within(health.wait_for(|health| health.since.is_some())).await.unwrap().since;
+        assert_eq!(machine.services.own()[0].tags, ["canary-0"]);
+        let mut changes = machine.services.own_changes();
+        control.set_canary(false);
+        control.update(&job);
+        while machine.services.own()[0].tags != ["group-0"] {
+            within(changes.changed()).await.unwrap();
+        }
+        assert_eq!(control.health().borrow().since, since, "its check goes on");
+        stop.send_replace(Stop::Gracefully);
+    };
+    tokio::join!(alloc.run(stop.subscribe(), sender), look);
+    assert_eq!(alloc.destroy().await.len(), 0);
+}
+
 /// A process that exits withdraws its registrations, and the next owner of the tasks registers them again.
 #[tokio::test]
 async fn j3_who_leaves_withdraws_and_who_comes_registers_again() {
