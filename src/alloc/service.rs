@@ -405,7 +405,8 @@ impl Offers {
         }
     }
 
-    /// The address that a check connects to: inside the allocation's network if it has one, unless the job file says otherwise.
+    /// The address that a check connects to: the service's own one if it has one, else inside the allocation's network if there is
+    /// one, unless the job file says otherwise.
     fn target(&self, owner: &Owner, service: &Service, check: &Check) -> Result<Target, String> {
         let inherited = check.port.is_empty();
         let port = self.said(owner, if inherited { &service.port } else { &check.port });
@@ -418,7 +419,11 @@ impl Offers {
             }
             None => None,
         };
+        let own = self.said(owner, &service.address);
         let target = match (mode, &self.network) {
+            _ if check.address_mode.is_none() && !own.is_empty() => {
+                on_host((own, self.locate(owner, AddressMode::Host, &port)?.1))
+            }
             (None | Some(AddressMode::Alloc | AddressMode::AllocIpv6), Some((status, namespace))) => {
                 let own = within(mode.unwrap_or(AddressMode::Alloc), status);
                 let address = match mode {

@@ -490,6 +490,9 @@ fn j3_addresses_are_those_of_nomads_modes() {
     assert_eq!(target(&named, Some(AllocIpv6)), ("[fd00::5]:80".to_owned(), Way::Within(PathBuf::from("/ns"))));
     assert_eq!(target(&named, Some(Host)), ("192.0.2.9:20123".to_owned(), Way::Host));
     assert_eq!(target(&named, Some(Driver)), ("172.17.0.2:8000".to_owned(), Way::Host));
+    let elsewhere = Service { address: "web-${NOMAD_ALLOC_INDEX}.example".to_owned(), ..named };
+    assert_eq!(target(&elsewhere, None), ("web-0.example:20123".to_owned(), Way::Host));
+    assert_eq!(target(&elsewhere, Some(Host)), ("192.0.2.9:20123".to_owned(), Way::Host));
     let numbered = Service { address_mode: Driver, ..service("web", 9) };
     assert_eq!(target(&numbered, None), ("172.17.0.2:9".to_owned(), Way::Host));
 }
