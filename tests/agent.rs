@@ -1376,6 +1376,26 @@ fn n8_an_agent_that_is_killed_at_any_step_of_an_upgrade_comes_back() {
     agent.wind_up();
 }
 
+/// N8: a signal that asks for the end while the agent hands over is not lost.
+#[test]
+fn n8_an_agent_that_hands_over_can_be_ended() {
+    need_root!();
+    let world = World::new();
+    let upgrading = Upgrading::new(&world);
+    let mut agent = upgrading.start(&[]);
+    // The agent waits some seconds for the end of this request.
+    let mut slow = UnixStream::connect(socket(&world)).unwrap();
+    slow.write_all(b"PUT /v1/jobs HTTP/1.1\r\nHost: agent\r\nContent-Length: 100\r\n\r\n{").unwrap();
+    agent.get("/v1/jobs");
+    agent.signal(Signal::USR2);
+    agent.until("it hands over", || agent.log().contains("another program takes over").then_some(()));
+    agent.signal(Signal::TERM);
+    world::wait_within(&mut agent.child, seconds(60));
+    let status = agent.child.wait().unwrap();
+    assert!(status.success() && !agent.log().contains("has taken over"), "{status}: {}", agent.log());
+    world.assert_clean();
+}
+
 /// The status and the answer of one request with a token.
 fn asked_with(mut stream: impl std::io::Read + std::io::Write, ask: (&str, &str, &str), token: &str) -> (u16, String) {
     let (method, path, body) = ask;

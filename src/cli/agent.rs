@@ -54,6 +54,8 @@ const PATIENCE: Duration = Duration::from_mins(2);
 const HANDING_OVER: Duration = Duration::from_secs(5);
 /// How long open sessions have to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
+/// How long signals that have come may take until they are read.
+const HEARD: Duration = Duration::from_millis(1);
 /// How often a copy of a state is made that another process writes to.
 const COPIES: u32 = 3;
 
@@ -82,12 +84,14 @@ pub(super) fn run(args: &AgentArgs) -> anyhow::Result<i32> {
         if ending == Ending::Replaced {
             notify::tell(&NotifyState::Reloading);
             notify::tell(&NotifyState::Watchdog);
-            return Ok(Some(serving.end(ending, false).await));
+        } else {
+            notify::tell(&NotifyState::Stopping);
         }
-        notify::tell(&NotifyState::Stopping);
-        serving.end(ending, args.dev).await;
-        place.forget();
-        Ok(None)
+        let sockets = serving.end(ending, args.dev, &mut signals).await;
+        if sockets.is_none() {
+            place.forget();
+        }
+        Ok(sockets)
     });
     runtime.shutdown_background();
     match ended? {
@@ -434,8 +438,9 @@ impl Serving {
         }
     }
 
-    /// Ends the agent: tasks go on, unless `takes_all` is set, which stops them. Returns the sockets.
-    async fn end(mut self, ending: Ending, takes_all: bool) -> Vec<OwnedFd> {
+    /// Ends the agent: tasks go on, unless `takes_all` is set, which stops them. Returns the sockets for the program that takes
+    /// over, unless a signal has asked for the end meanwhile.
+    async fn end(mut self, ending: Ending, takes_all: bool, signals: &mut Signals) -> Option<Vec<OwnedFd>> {
         self.stop.send_replace(true);
         while self.listening.join_next().await.is_some() {}
         // A client that does not listen is cut off.
@@ -456,6 +461,7 @@ impl Serving {
             tracing::error!("some allocations have not ended within {patience:?}");
         }
         self.plugins.end().await;
+        let is_replaced = is_replaced && !is_end_asked(signals).await;
         // Processes of an allocation that was removed just before its end may have kept the mount busy then.
         if !is_replaced && let Err(error) = alloc::release(&self.data_dir) {
             tracing::warn!("{}", chain(&error));
@@ -465,8 +471,19 @@ impl Serving {
         {
             tracing::warn!("cannot remove the directory of sockets: {error}");
         }
-        self.kept
+        is_replaced.then_some(self.kept)
     }
+}
+
+/// Whether one of the signals that have come asks for the end.
+async fn is_end_asked(signals: &mut Signals) -> bool {
+    while let Ok(signal) = tokio::time::timeout(HEARD, signals.next()).await {
+        if !matches!(signal.number(), libc::SIGHUP | libc::SIGUSR2) {
+            tracing::info!("ending, as {signal} asks for");
+            return true;
+        }
+    }
+    false
 }
 
 /// The API's rules as the operator has written them.
