@@ -184,6 +184,7 @@ fn j3_an_http_check_that_fails_restarts_the_task_within_its_policy() {
         &[],
     );
     let web = site.wait_for_status("web", "passing");
+    assert_eq!(web["Checks"][0]["StatusCode"], 200, "{web}");
     let stderr = String::from_utf8_lossy(&run.stderr.lock().unwrap()).into_owned();
     assert_eq!(stderr.matches("Restart Signaled: healthcheck: check \"alive\" unhealthy").count(), 1, "{stderr}");
     assert!(stderr.contains("Restart within policy"), "{stderr}");

@@ -626,12 +626,12 @@ impl Watched {
     async fn run(mut self, mut trial: Trial) {
         let mut told = None;
         loop {
-            let (status, output) = trial.next().await;
+            let (status, output, status_code) = trial.next().await;
             if let Some(restarter) = &mut self.restarter {
                 restarter.hear(if trial.is_found() { status } else { CheckStatus::Pending });
             }
-            let result =
-                CheckReport { status, output, timestamp: timestamp(SystemTime::now()), ..CheckReport::default() };
+            let timestamp = timestamp(SystemTime::now());
+            let result = CheckReport { status, status_code, output, timestamp, ..CheckReport::default() };
             self.control.board().change(|all| note(all, &self.service, self.number, &result));
             // The registry is written only when the status changes.
             if told != Some(status) {
@@ -663,7 +663,7 @@ impl Watched {
 fn note(all: &mut BTreeMap<String, Registration>, service: &str, number: usize, result: &CheckReport) {
     let Some(registration) = all.get_mut(service) else { return };
     let Some(check) = registration.checks.get_mut(number) else { return };
-    check.status = result.status;
+    (check.status, check.status_code) = (result.status, result.status_code);
     check.output.clone_from(&result.output);
     check.timestamp.clone_from(&result.timestamp);
     registration.settle();

@@ -118,6 +118,8 @@ pub struct CheckReport {
     pub on_update: String,
     /// See [`CheckStatus`].
     pub status: CheckStatus,
+    /// HTTP status of the answer, for an HTTP check; 0 for none.
+    pub status_code: u16,
     /// The output, shortened.
     pub output: String,
     /// When it was probed (RFC 3339); empty before the first probe. In the registry, the probe that changed the status.

@@ -43,7 +43,7 @@ pub(super) fn checks(control: &Control) -> BTreeMap<String, CheckState> {
                 id: check.id.clone(),
                 mode: if is_readiness { "readiness" } else { "healthiness" }.to_owned(),
                 status: status.to_owned(),
-                status_code: 0,
+                status_code: check.status_code,
                 output: check.output,
                 timestamp: time.map_or(0, |time| Nanos::of(time).0 / 1_000_000_000),
                 group: control.name().to_owned(),

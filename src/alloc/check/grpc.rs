@@ -93,11 +93,11 @@ mod tests {
             let inside: Inside = Box::new(|| None);
             Probe::Grpc(target.clone(), grpc).try_once(Duration::from_secs(30), &inside).await
         };
-        assert_eq!(ask("").await, (CheckStatus::Passing, format!("gRPC check {target}: success")));
+        assert_eq!(ask("").await, (CheckStatus::Passing, format!("gRPC check {target}: success"), 0));
         assert_eq!(ask("web").await.0, CheckStatus::Passing);
-        let (status, output) = ask("db").await;
+        let (status, output, _) = ask("db").await;
         assert!(status == CheckStatus::Critical && output.contains("NOT_SERVING"), "{output}");
-        let (status, output) = ask("other").await;
+        let (status, output, _) = ask("other").await;
         assert!(status == CheckStatus::Critical && output.contains("NotFound"), "{output}");
         health.set_service_status("web", ServingStatus::NotServing).await;
         assert_eq!(ask("web").await.0, CheckStatus::Critical);

@@ -35,12 +35,15 @@ impl Http {
         let url = format!("{} {scheme}://{target}{}", self.method, self.path);
         match self.answer(target).await {
             Ok((status, body)) => {
-                let becomes = match status.as_u16() {
+                let code = status.as_u16();
+                let becomes = match code {
                     200..400 => CheckStatus::Passing,
                     429 => CheckStatus::Warning,
                     _ => CheckStatus::Critical,
                 };
-                found(becomes, format!("HTTP {url}: {status} Output: {}", String::from_utf8_lossy(&body)))
+                let (becomes, output, _) =
+                    found(becomes, format!("HTTP {url}: {status} Output: {}", String::from_utf8_lossy(&body)));
+                (becomes, output, code)
             }
             Err(why) => failed(&format!("HTTP {url}: {why}")),
         }
@@ -155,9 +158,18 @@ pub(super) mod tests {
         let (target, heard) = server(statuses.map(answer).to_vec()).await;
         let mut results = Vec::new();
         for _ in statuses {
-            results.push(ask(&target, get("/health?x=1")).await.0.as_str());
+            let (status, _, code) = ask(&target, get("/health?x=1")).await;
+            results.push((status.as_str(), code));
         }
-        assert_eq!(results, ["passing", "passing", "passing", "critical", "warning", "critical"]);
+        let expected = [
+            ("passing", 200),
+            ("passing", 204),
+            ("passing", 302),
+            ("critical", 404),
+            ("warning", 429),
+            ("critical", 503),
+        ];
+        assert_eq!(results, expected);
         let request = heard.lock().unwrap()[0].to_lowercase();
         assert!(request.starts_with("get /health?x=1 http/1.1\r\n"), "{request}");
         assert!(request.contains(&format!("host: {target}\r\n")), "{request}");
@@ -174,7 +186,7 @@ pub(super) mod tests {
             body: "hello".to_owned(),
             ..get("ping")
         };
-        let (status, output) = ask(&target, http).await;
+        let (status, output, _) = ask(&target, http).await;
         assert!(status == CheckStatus::Passing && output.len() <= LONGEST_OUTPUT + 64, "{}", output.len());
         let request = heard.lock().unwrap()[0].clone();
         assert!(request.starts_with("POST /ping HTTP/1.1\r\n") && request.ends_with("\r\n\r\nhello"), "{request}");
@@ -182,7 +194,7 @@ pub(super) mod tests {
         for line in ["host: own.example", "x-a: 1", "x-a: 2", "content-length: 5"] {
             assert_eq!(lines.iter().filter(|l| *l == line).count(), 1, "{line}: {request}");
         }
-        let (status, output) = ask(&target, get("/")).await;
+        let (status, output, _) = ask(&target, get("/")).await;
         assert!(status == CheckStatus::Critical && output.starts_with("HTTP GET http://"), "{output}");
         let odd = Http { headers: vec![header("a b", "1")], ..get("/") };
         assert!(ask(&target, odd).await.1.contains("\"a b\" cannot be sent"));
@@ -213,9 +225,9 @@ pub(super) mod tests {
             }
         });
         let https = |skip_verify| Http { tls: true, skip_verify, ..get("/") };
-        let (status, output) = ask(&target, https(true)).await;
+        let (status, output, _) = ask(&target, https(true)).await;
         assert_eq!(status, CheckStatus::Passing, "{output}");
-        let (status, output) = ask(&target, https(false)).await;
+        let (status, output, _) = ask(&target, https(false)).await;
         assert!(status == CheckStatus::Critical && output.contains("certificate"), "{output}");
     }
 }

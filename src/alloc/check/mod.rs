@@ -39,12 +39,12 @@ pub(super) enum Probe {
 /// Where scripts run: the driver of a task and the driver's task id, while the task runs.
 pub(super) type Inside = Box<dyn Fn() -> Option<(Arc<dyn Driver>, String)> + Send + Sync>;
 
-/// The status that one probe found, and its output for people.
-pub(super) type Found = (CheckStatus, String);
+/// The status that one probe found, its output for people, and the status code of an HTTP answer; 0 for none.
+pub(super) type Found = (CheckStatus, String, u16);
 
 /// The result of a probe, with its output shortened to the limit.
 fn found(status: CheckStatus, output: impl AsRef<str>) -> Found {
-    (status, shortened(output.as_ref().trim_end(), LONGEST_OUTPUT).into_owned())
+    (status, shortened(output.as_ref().trim_end(), LONGEST_OUTPUT).into_owned(), 0)
 }
 
 fn failed(error: &dyn std::fmt::Display) -> Found {
@@ -164,11 +164,11 @@ impl Trial {
         Trial { probe, inside, counter: Counter::new(pace), ticks }
     }
 
-    /// Waits until the next probe is due, and probes. Returns the check's status, and the output.
+    /// Waits until the next probe is due, and probes. Returns the check's status, and the rest as the probe found it.
     pub(super) async fn next(&mut self) -> Found {
         self.ticks.tick().await;
-        let (result, output) = self.probe.try_once(self.counter.pace.timeout, &self.inside).await;
-        (self.counter.next(result), output)
+        let (result, output, code) = self.probe.try_once(self.counter.pace.timeout, &self.inside).await;
+        (self.counter.next(result), output, code)
     }
 
     /// Whether results have led to the check's status; before that it is the initial one.
@@ -267,16 +267,17 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let tcp = Probe::Tcp(here(port));
-        let (status, output) = tcp.try_once(Duration::from_secs(30), &nowhere()).await;
+        let (status, output, _) = tcp.try_once(Duration::from_secs(30), &nowhere()).await;
         assert_eq!((status, output), (Passing, format!("TCP connect 127.0.0.1:{port}: success")));
         // The server accepts and never answers.
         let http = Probe::Http(here(port), http::tests::get("/"));
-        let (status, output) = http.try_once(Duration::from_millis(50), &nowhere()).await;
+        let (status, output, _) = http.try_once(Duration::from_millis(50), &nowhere()).await;
         assert_eq!((status, &*output), (Critical, "no answer within 50ms"));
         drop(listener);
-        let (status, output) = tcp.try_once(Duration::from_secs(30), &nowhere()).await;
+        let (status, output, _) = tcp.try_once(Duration::from_secs(30), &nowhere()).await;
         assert!(status == Critical && output.contains("refused"), "{output}");
-        let (status, output) = Probe::Script(vec!["x".to_owned()]).try_once(Duration::from_secs(1), &nowhere()).await;
+        let script = Probe::Script(vec!["x".to_owned()]);
+        let (status, output, _) = script.try_once(Duration::from_secs(1), &nowhere()).await;
         assert_eq!((status, &*output), (Critical, "the task does not run"));
     }
 }
