@@ -191,7 +191,8 @@ impl Outlet {
                     }
                 },
             };
-            match connection.send(labels, stream, batch, done, &mut state.queue).await {
+            let sent = connection.send(labels, stream, batch, done, &mut state.queue).await;
+            match sent {
                 Ok(rejected) => {
                     state.failures = 0;
                     if self.down.swap(false, Ordering::Relaxed) {
