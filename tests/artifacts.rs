@@ -637,6 +637,10 @@ fn j5_interrupted_downloads_are_begun_again() {
         out.stderr.matches("Task restarting in").count()
     };
     assert_eq!((restarts(&given("always-torn")), restarts(&given("no-such"))), (1, 0));
+    // An artifact before the one that fails is not fetched again.
+    let first = format!("source = \"{}\"", place.server.url("hello.txt?once"));
+    assert_eq!(restarts(&format!("{first}\n}}\nartifact {{\n{}", given("always-torn"))), 1);
+    assert_eq!(place.server.asked("/hello.txt?once").len(), 1);
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub(super) struct Broker {
 
 #[derive(Debug, Default)]
 struct Queues {
+    /// Nothing is selected.
+    paused: bool,
     /// The highest priority first, then the oldest.
     ready: BTreeMap<(Reverse<i64>, u64), String>,
     /// By due time.
@@ -75,7 +77,14 @@ impl Queues {
 impl Broker {
     /// Empties all queues.
     pub(super) fn forget(&self) {
-        *lock(&self.queues) = Queues::default();
+        let mut queues = lock(&self.queues);
+        *queues = Queues { paused: queues.paused, ..Queues::default() };
+    }
+
+    /// Selects nothing until this is `false` again.
+    pub(super) fn pause(&self, paused: bool) {
+        lock(&self.queues).paused = paused;
+        self.more.notify_one();
     }
 
     /// Queues an evaluation by its current record: an ended one is removed, any other is put into the queue for its status.
@@ -140,12 +149,16 @@ impl Broker {
         loop {
             let due = {
                 let mut queues = lock(&self.queues);
-                queues.advance(now());
-                if let Some((_, id)) = queues.ready.pop_first() {
-                    queues.known.remove(&id);
-                    return id;
+                if queues.paused {
+                    None
+                } else {
+                    queues.advance(now());
+                    if let Some((_, id)) = queues.ready.pop_first() {
+                        queues.known.remove(&id);
+                        return id;
+                    }
+                    queues.later.first().map(|(when, _, _)| nap(*when))
                 }
-                queues.later.first().map(|(when, _, _)| nap(*when))
             };
             let time = async {
                 match due {
@@ -191,6 +204,20 @@ mod tests {
             order.push(broker.next().await);
         }
         assert_eq!(order, ["b", "d", "a"]);
+    }
+
+    #[tokio::test]
+    async fn a_paused_broker_keeps_what_it_gets() {
+        let broker = Broker::default();
+        broker.pause(true);
+        broker.forget();
+        broker.put(&eval("a", 50, EvalStatus::Pending));
+        let next = broker.next();
+        tokio::pin!(next);
+        let early = tokio::time::timeout(Duration::from_millis(50), &mut next).await;
+        assert!(early.is_err(), "{early:?}");
+        broker.pause(false);
+        assert_eq!(next.await, "a");
     }
 
     #[tokio::test]

@@ -17,9 +17,10 @@ use super::model::{
     TaskStateName, Trigger,
 };
 use super::schedule::{self, PortHistory};
+use super::settings;
 use super::state::{State, StateError, View};
-use crate::spec::JobType;
 use crate::spec::collections::BTreeSet;
+use crate::spec::{Job, JobType, Task};
 use crate::sys::lock::lock;
 
 /// Longest chain of allocations that wait for their predecessors.
@@ -86,6 +87,22 @@ pub(super) fn evaluation(id: String, (namespace, job): (&str, &str), kind: JobTy
         create_time: now,
         modify_time: now,
     }
+}
+
+/// The job as an allocation runs it: without `memory_max` if that had no effect when the allocation was placed.
+fn as_placed(mut job: Arc<Job>, alloc: &Allocation) -> Arc<Job> {
+    let has = &alloc.allocated_resources.tasks;
+    let is_ignored = |task: &Task| {
+        task.resources.memory_max_mib != 0 && has.get(&task.name).is_some_and(|has| has.memory_max_mb == 0)
+    };
+    if job.groups.iter().flat_map(|group| &group.tasks).any(is_ignored) {
+        for task in Arc::make_mut(&mut job).groups.iter_mut().flat_map(|group| &mut group.tasks) {
+            if is_ignored(task) {
+                task.resources.memory_max_mib = 0;
+            }
+        }
+    }
+    job
 }
 
 impl Core {
@@ -169,6 +186,7 @@ impl Core {
             return self.give_up(alloc, "the payload of this job cannot be read").await;
         };
         let csi = super::csi::given(&self.state.read()?, &job, &alloc)?;
+        let job = as_placed(job, &alloc);
         let wanted = Wanted { alloc, job, version, payload, meta, csi };
         match previous.filter(|_| !self.engine.runs(&wanted.alloc.id)) {
             Some(previous) => {
@@ -207,6 +225,7 @@ impl Core {
         }
         *lock(&self.ports) = ports;
         self.jobs.forget();
+        self.follow_settings()?;
         self.broker.forget();
         lock(&self.waiting).clear();
         self.catch_up().await?;
@@ -215,6 +234,15 @@ impl Core {
         for eval in self.state.read()?.open_evals() {
             self.broker.put(&eval?);
         }
+        Ok(())
+    }
+
+    /// Pauses the broker, or resumes it, as the scheduler's configuration says.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub(super) fn follow_settings(&self) -> Result<(), StateError> {
+        self.broker.pause(settings::is_on(&self.state.read()?, settings::PAUSE)?);
         Ok(())
     }
 

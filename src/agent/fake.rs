@@ -84,6 +84,12 @@ impl FakeEngine {
         Some(lock(&self.seen).running.get(id)?.alloc.deployment_status.as_ref()?.canary)
     }
 
+    /// The `memory_max` of what an allocation runs.
+    pub(crate) fn memory_max(&self, id: &str) -> Option<i64> {
+        let seen = lock(&self.seen);
+        Some(seen.running.get(id)?.job.groups.first()?.tasks.first()?.resources.memory_max_mib)
+    }
+
     /// The node's metadata that an allocation was started with.
     pub(crate) fn meta(&self, id: &str) -> Option<BTreeMap<String, String>> {
         Some(lock(&self.seen).running.get(id)?.meta.clone())

@@ -29,6 +29,7 @@ mod reports;
 pub mod runner;
 pub mod schedule;
 mod services;
+mod settings;
 pub mod state;
 #[cfg(test)]
 mod tests;

@@ -226,6 +226,25 @@ async fn metadata_outlives_the_agent_and_goes_before_what_is_configured() {
 }
 
 #[tokio::test]
+async fn memory_max_counts_unless_memory_oversubscription_is_off() {
+    let world = World::new().await;
+    let mut spec = job("service", 1, "/bin/one", json!({}));
+    spec["TaskGroups"][0]["Tasks"][0]["Resources"]["MemoryMaxMB"] = 20.into();
+    assert!(!world.register(spec.clone()).await.warnings.contains("memory_max"));
+    let alloc = world.running("web", 0, 1).await.remove(0);
+    assert_eq!(world.engine.memory_max(&alloc.id), Some(20));
+
+    let off = json!({ "MemoryOversubscriptionEnabled": false });
+    world.agent.state.change(move |change| change.put_setting("scheduler", &off)).await.unwrap();
+    spec["TaskGroups"][0]["Tasks"][0]["Config"]["command"] = "/bin/two".into();
+    let warnings = world.register(spec).await.warnings;
+    assert!(warnings.contains("memory_max of task \"t\" is ignored"), "{warnings}");
+    let alloc = world.running("web", 1, 1).await.remove(0);
+    assert_eq!(world.engine.memory_max(&alloc.id), Some(0));
+    assert_eq!(alloc.allocated_resources.tasks["t"].memory_max_mb, 0);
+}
+
+#[tokio::test]
 async fn a_port_is_waited_for_and_its_holder_is_named() {
     let world = World::new().await;
     let port = json!({ "Networks": [{ "ReservedPorts": [{ "Label": "http", "Value": 8080 }] }] });

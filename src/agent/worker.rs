@@ -10,6 +10,7 @@ use super::core::{Core, key, new_id, now};
 use super::jobs::Jobs;
 use super::model::{Allocation, DynamicVolume, EvalStatus, Evaluation, JobKey, JobVersion, Nanos};
 use super::schedule::{self, Input, Plan};
+use super::settings;
 use super::state::{Change, StateError, View};
 use crate::jobspec::{GroupChange, group_change};
 use crate::spec::Job;
@@ -122,7 +123,7 @@ pub(super) fn plan(
         // Somebody may.
         Err(error) => vec![(String::new(), crate::alloc::chain(&error))],
     };
-    Ok(schedule::reconcile(&Input {
+    let mut plan = schedule::reconcile(&Input {
         eval,
         job,
         version: &version,
@@ -139,7 +140,13 @@ pub(super) fn plan(
         last_used: &|port| lock(&core.ports).last(port),
         now: now(),
         id: &new_id,
-    }))
+    });
+    if !settings::is_on(view, settings::MEMORY)? {
+        for alloc in plan.allocs.iter_mut().filter(|alloc| alloc.create_index == 0) {
+            alloc.allocated_resources.tasks.values_mut().for_each(|task| task.memory_max_mb = 0);
+        }
+    }
+    Ok(plan)
 }
 
 fn version_of(jobs: &Jobs, view: &View, key: &JobKey, version: u64) -> Option<Arc<Job>> {

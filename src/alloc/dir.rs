@@ -23,6 +23,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::error::{CleanupError, SetupError};
+use crate::artifact::Staging;
 use crate::container::Subordinate;
 use crate::spec::AllocId;
 use crate::sys::acl::{Acl, EXECUTE, READ, WRITE, Who};
@@ -164,6 +165,21 @@ impl AllocDir {
             result = result.and(move_dir(&old, &new, Path::new(task), "local"));
         }
         result
+    }
+
+    /// Removes the staging directories of artifact fetchers, which must have ended. What cannot be removed is removed with the
+    /// directory, which reports the error.
+    pub(super) fn remove_staging(&self) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let opened = Root::open(&self.path).and_then(|root| root.open_beneath(Path::new("."), flags, Mode::empty()));
+        let entries = opened.and_then(|top| Ok(rustix::fs::Dir::read_from(&top)?));
+        for entry in entries.into_iter().flatten().flatten() {
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            let id = name.to_str().and_then(|name| name.strip_prefix(Staging::PREFIX));
+            if id.is_some_and(|id| uuid::Uuid::parse_str(id).is_ok()) {
+                drop(remove_tree(&self.path.join(name)));
+            }
+        }
     }
 
     /// Unmounts everything below the directory, then removes it. What cannot be unmounted is not removed.

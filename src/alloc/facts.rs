@@ -4,7 +4,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use crate::cgroup::Regime;
-use crate::spec::Signal;
+use crate::spec::collections::BTreeMap;
+use crate::spec::{IntoMap as _, Signal};
 use crate::sys::{features, owned};
 
 /// The Nomad release whose job files, drivers and templates are implemented, which is what a job file asks for with
@@ -86,11 +87,45 @@ fn unescaped(field: &str) -> String {
         .fold(field.to_owned(), |text, (written, meant)| text.replace(written, meant))
 }
 
-/// The version of the system: Debian has a more exact one in a file of its own, which Nomad reads.
-pub(super) fn os_version(id: &str, version_id: &str) -> String {
-    let own = matches!(id, "debian" | "raspbian").then(|| text("/etc/debian_version")).flatten();
-    let first = own.as_deref().and_then(|text| text.lines().next()).map(str::trim).filter(|text| !text.is_empty());
-    first.unwrap_or(version_id).to_owned()
+/// The name and the version of the system, from the files in which Nomad looks for them, in its order.
+pub(super) fn system(read: &dyn Fn(&str) -> Option<String>) -> (String, String) {
+    let file = |path: &str| read(path).filter(|text| text.len() > 4);
+    let pairs = |text: Option<String>| -> BTreeMap<String, String> {
+        let text = text.unwrap_or_default();
+        let pairs = text.lines().filter_map(|line| line.split_once('='));
+        pairs.map(|(key, value)| (key.to_owned(), value.trim_matches(['"', '\'']).to_owned())).into_map()
+    };
+    if let Some(text) = file("/etc/oracle-release").or_else(|| file("/etc/enterprise-release")) {
+        return ("oracle".to_owned(), release(&text));
+    }
+    if let Some(text) = file("/etc/debian_version") {
+        let mut derived = pairs(read("/etc/lsb-release"));
+        let id = derived.remove("DISTRIB_ID").unwrap_or_default();
+        if matches!(id.as_str(), "Ubuntu" | "LinuxMint") {
+            return (id.to_lowercase(), derived.remove("DISTRIB_RELEASE").unwrap_or_default());
+        }
+        let name = if file("/usr/bin/raspi-config").is_some() { "raspbian" } else { "debian" };
+        return (name.to_owned(), text.lines().next().unwrap_or_default().trim().to_owned());
+    }
+    if let Some(text) = file("/etc/redhat-release").or_else(|| file("/etc/system-release")) {
+        let text = text.to_lowercase();
+        let first = text.split_whitespace().next().unwrap_or_default();
+        let name = if text.contains("red hat") { "redhat" } else { first };
+        return (name.to_owned(), release(&text));
+    }
+    let mut own = pairs(read("/etc/os-release").or_else(|| read("/usr/lib/os-release")));
+    (own.remove("ID").unwrap_or_default(), own.remove("VERSION_ID").unwrap_or_default())
+}
+
+/// The version in a text such as `CentOS Stream release 9`.
+fn release(text: &str) -> String {
+    let text = text.to_lowercase();
+    if text.contains("rawhide") {
+        return "rawhide".to_owned();
+    }
+    let version = text.split("release ").skip(1).find(|rest| rest.starts_with(|c: char| c.is_ascii_alphanumeric()));
+    let is_part = |(at, c): &(usize, char)| *at == 0 || c.is_ascii_digit() || *c == '.';
+    version.unwrap_or_default().chars().enumerate().take_while(is_part).map(|(_, c)| c).collect()
 }
 
 #[cfg(test)]
@@ -109,6 +144,37 @@ mod tests {
         );
         assert_eq!(volume("", Path::new("/")), None);
         assert_eq!(existing(Path::new("/proc/self/no/such")), Path::new("/proc/self").canonicalize().ok());
+    }
+
+    #[test]
+    fn j2_the_system_has_nomads_name_for_it() {
+        let id = ("/etc/os-release", "ID=rhel\nVERSION_ID=\"9.3\"\n");
+        let debian = ("/etc/debian_version", "12.5\n");
+        let redhat = |text| ("/etc/redhat-release", text);
+        let ubuntu = ("/etc/lsb-release", "DISTRIB_ID=Ubuntu\nDISTRIB_RELEASE=\"24.04\"\n");
+        let rhel = redhat("Red Hat Enterprise Linux release 9.3 (Plow)\n");
+        let oracle = ("/etc/oracle-release", "Oracle Linux Server release 8.9\n");
+        let amazon = ("/etc/system-release", "Amazon Linux release 2023.3.20240131 (Amazon Linux)\n");
+        for (files, expected) in [
+            (&[id, rhel][..], ("redhat", "9.3")),
+            (&[id, rhel, oracle], ("oracle", "8.9")),
+            (&[id, redhat("CentOS Stream release 9\n")], ("centos", "9")),
+            (&[id, redhat("Fedora release 41 (Rawhide)\n")], ("fedora", "rawhide")),
+            (&[id, amazon], ("amazon", "2023.3.20240131")),
+            (&[id, debian], ("debian", "12.5")),
+            (&[id, debian, ubuntu], ("ubuntu", "24.04")),
+            (&[debian, ("/usr/bin/raspi-config", "#!/bin/sh\n")], ("raspbian", "12.5")),
+            (&[id], ("rhel", "9.3")),
+            (&[("/usr/lib/os-release", id.1)], ("rhel", "9.3")),
+            (&[], ("", "")),
+        ] {
+            let read = |path: &str| {
+                let found = files.iter().find(|(name, _)| *name == path);
+                found.map(|(_, text)| (*text).to_owned())
+            };
+            let (name, version) = system(&read);
+            assert_eq!((name.as_str(), version.as_str()), expected, "{files:?}");
+        }
     }
 
     #[test]

@@ -8,7 +8,6 @@ use super::facts;
 use crate::cgroup::Regime;
 use crate::driver::{Attribute, Fingerprint};
 use crate::executor::Compute;
-use crate::spec::IntoMap as _;
 use crate::spec::collections::BTreeMap;
 
 /// The machine as job files see it.
@@ -78,10 +77,9 @@ impl Node {
         set("os.cgroups.version", version.to_owned());
         set("unique.cgroups.version", if version.is_empty() { String::new() } else { format!("v{version}") });
         set("memory.totalbytes", memory_total_bytes().map(|n| n.to_string()).unwrap_or_default());
-        let release = os_release();
-        set("os.name", release.get("ID").cloned().unwrap_or_default());
-        let of_release = |key: &str| release.get(key).map(String::as_str).unwrap_or_default();
-        set("os.version", facts::os_version(of_release("ID"), of_release("VERSION_ID")));
+        let (system, version) = facts::system(&|path| facts::text(path));
+        set("os.name", system);
+        set("os.version", version);
         set("unique.hostname", name.clone());
         set("unique.network.ip-address", ip.to_string());
         facts::tell(data_dir, cgroups, &mut set);
@@ -179,12 +177,6 @@ fn memory_total_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
     line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()?.checked_mul(1024)
-}
-
-fn os_release() -> BTreeMap<String, String> {
-    let text = facts::text("/etc/os-release").or_else(|| facts::text("/usr/lib/os-release")).unwrap_or_default();
-    let pairs = text.lines().filter_map(|l| l.split_once('='));
-    pairs.map(|(k, v)| (k.to_owned(), v.trim_matches(['"', '\'']).to_owned())).into_map()
 }
 
 /// The source address of the default route. Connecting a UDP socket sends no packet; 192.0.2.1 is reserved for documentation.

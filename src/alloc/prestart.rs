@@ -90,11 +90,11 @@ impl Hook<Setup> for ArtifactsHook {
     }
 
     async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
-        let Setup { shared, task, env, cancel, .. } = setup;
+        let Setup { shared, task, env, cancel, fetched, .. } = setup;
         if !task.artifacts.is_empty() {
             shared.event(&task.name, EventKind::DownloadingArtifacts, "Client is downloading artifacts", &[]);
         }
-        for artifact in &task.artifacts {
+        for artifact in task.artifacts.iter().skip(*fetched) {
             let source = env.interpolate(&artifact.source);
             let source_path = shown_source(&source);
             let error = |Failure { action, source, recoverable }: Failure| SetupError::Artifact {
@@ -134,6 +134,7 @@ impl Hook<Setup> for ArtifactsHook {
             });
             let copied = copied.await;
             copied.map_err(|e| error(("copy".to_owned(), io::Error::other(e)).into()))?.map_err(error)?;
+            *fetched += 1;
         }
         Ok(())
     }

@@ -249,6 +249,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn half_a_download_of_a_killed_owner_is_removed() {
+        let world = World::new(&[("web", &[Act::UntilStopped(0)])]);
+        let mut alloc = world.begin(vec![task("web")]).await;
+        run(&mut alloc, async |control: &Control| {
+            until(control, "web", runs).await;
+            control.leave();
+        })
+        .await;
+        let dir = world.data.path().join("alloc").join(alloc.id().as_str());
+        drop(alloc);
+        let staging = dir.join(".fetch-6a204bd89f3c4d1f9f1a3a6f7d1b2c3d");
+        std::fs::create_dir_all(staging.join("below")).unwrap();
+        std::fs::write(staging.join("below/part"), "half").unwrap();
+        std::fs::create_dir(dir.join(".fetch-other")).unwrap();
+        let mut alloc = world.again().await;
+        assert!(!staging.exists() && dir.join(".fetch-other").exists() && dir.join("web/local").exists());
+        run(&mut alloc, async |control: &Control| {
+            control.taken_up().await;
+            control.stop(Stop::Gracefully);
+        })
+        .await;
+        alloc.destroy().await;
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn restarts_are_counted_by_all_owners_together() {
         let world = World::new(&[("web", &[Act::Exit(SECOND, 5)])]);
         let mut alloc = world.begin(vec![restarting(2, "web")]).await;

@@ -28,6 +28,8 @@ pub(super) struct Setup {
     pub(super) cancel: Arc<AtomicBool>,
     /// The environment without the variables of templates.
     pub(super) bare_env: TaskEnv,
+    /// How many artifacts are fetched: those before one that failed are not fetched again.
+    pub(super) fetched: usize,
     /// The rendered templates.
     pub(super) files: Arc<Files>,
     /// The rendered templates, for the record.

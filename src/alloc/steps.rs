@@ -135,6 +135,8 @@ impl Hook<Place> for AllocDirHook {
             }
             return place.dir.build();
         }
+        let dir = place.dir.clone();
+        let _ = crate::sys::task::spawn_blocking(move || dir.remove_staging()).await;
         Ok(())
     }
 

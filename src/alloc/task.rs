@@ -272,6 +272,7 @@ impl TaskRunner {
             mounts: Vec::new(),
             cancel: Arc::default(),
             bare_env: self.env.clone(),
+            fetched: 0,
             files: Arc::default(),
             rendered: Rendered::default(),
             is_first_render: false,
@@ -330,6 +331,7 @@ impl TaskRunner {
         let made = self.set_up(steps, setup).await;
         self.control().update(|state| {
             state.done = steps.done();
+            state.fetched = setup.fetched;
             state.rendered.clone_from(&setup.rendered);
         });
         if self.is_leaving() {

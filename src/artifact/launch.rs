@@ -119,6 +119,9 @@ pub struct Staging {
 }
 
 impl Staging {
+    /// Before a random UUID in its name.
+    pub(crate) const PREFIX: &str = ".fetch-";
+
     /// Makes the directory below `parent`, to which only this user may write, and allocates a user for it: one of a range of host
     /// ids
     /// that no other process uses while the directory exists. Without root, the fetcher runs as this user.
@@ -126,7 +129,7 @@ impl Staging {
     /// # Errors
     /// The action that failed, and the cause.
     pub fn new(parent: &Path) -> Result<Staging, (String, io::Error)> {
-        let path = parent.join(format!(".fetch-{}", sys::random::uuid().simple()));
+        let path = parent.join(format!("{}{}", Staging::PREFIX, sys::random::uuid().simple()));
         let failed = |action: &str| {
             let text = format!("cannot {action} {}", path.display());
             move |error: io::Error| (text, error)

@@ -162,6 +162,7 @@ pub(super) fn same_job(call: &Call, input: &super::input::Input) -> Result<(), R
 }
 
 pub(super) async fn dispatch(mut call: Call) -> Result<Answer, Refusal> {
+    limits::may_register(&call)?;
     let input = call.optional_input().await?;
     same_job(&call, &input)?;
     let payload = input.text("Payload")?;

@@ -151,6 +151,7 @@ fn status(view: &View, job: &JobVersion) -> Result<Value, StateError> {
 
 /// `PUT /v1/jobs`, and `PUT /v1/job/:id`.
 pub(super) async fn register(mut call: Call) -> Result<Answer, Refusal> {
+    limits::may_register(&call)?;
     let input = call.input().await?;
     let spec = job_of(&call, &input)?;
     if let Some(id) = call.ids.first()

@@ -6,6 +6,7 @@ use super::Call;
 use super::answer::Refusal;
 use super::auth::Allowed;
 use crate::agent::model::{JobVersion, Role};
+use crate::agent::settings;
 use crate::http::StatusCode;
 
 /// Keys of a driver's `config` that only select what is run. Any other key may weaken a task's isolation or bypass it.
@@ -40,6 +41,15 @@ pub(super) fn admit(call: &Call, mut spec: Map<String, Value>) -> Result<Map<Str
         hold(&mut spec);
     }
     Ok(spec)
+}
+
+/// Checks that the operator has not reserved registrations, dispatches and scaling for the role `manage`.
+pub(super) fn may_register(call: &Call) -> Result<(), Refusal> {
+    if call.caller.role < Role::Manage && settings::is_on(&call.api.state.read()?, settings::REJECT)? {
+        let text = "Job registration, dispatch, and scale are disabled by the scheduler configuration";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, text));
+    }
+    Ok(())
 }
 
 /// Checks that the sender may start tasks of an existing job, whoever submitted it; a missing job is handled by the caller.

@@ -81,8 +81,9 @@ fn gauges(call: &Call) -> Result<Vec<Gauge>, Refusal> {
         allocs[alloc.client_status as usize] += 1;
         if !alloc.is_terminal() {
             let has = &alloc.allocated_resources;
-            cpu += has.tasks.values().map(|task| task.cpu_shares).sum::<u64>();
-            memory += has.tasks.values().map(|task| task.memory_mb).sum::<i64>();
+            let (most_cpu, most_memory) = has.most();
+            cpu += most_cpu;
+            memory += most_memory;
             disk += has.shared.disk_mb;
         }
     }

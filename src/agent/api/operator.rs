@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Map, Value};
+use serde_json::Map;
 
 use super::Call;
 use super::agent::{SERVER, server_id};
@@ -10,6 +10,7 @@ use super::answer::{Answer, Refusal, with_meta};
 use super::files;
 use super::lists::{self, Found};
 use super::shape;
+use crate::agent::settings;
 use crate::agent::state::{Saved, Table, nameless};
 use crate::http::stream::stream;
 use crate::http::{HeaderName, HeaderValue, Response};
@@ -17,8 +18,6 @@ use crate::spec::json::json;
 
 /// Size of the chunks of a snapshot, in bytes.
 const PIECE: usize = 64 << 10;
-/// The setting's name in the state.
-const SCHEDULER: &str = "scheduler";
 
 pub(super) async fn gc(call: Call) -> Result<Answer, Refusal> {
     call.api.commands.gc().await?;
@@ -76,24 +75,10 @@ pub(super) async fn restore(mut call: Call) -> Result<Answer, Refusal> {
     Ok(Answer::written(index, json!({})))
 }
 
-fn defaults() -> Value {
-    json!({
-        "SchedulerAlgorithm": "binpack",
-        "MemoryOversubscriptionEnabled": false,
-        "RejectJobRegistration": false,
-        "PauseEvalBroker": false,
-        "PreemptionConfig": {
-            "SystemSchedulerEnabled": true, "SysBatchSchedulerEnabled": false, "BatchSchedulerEnabled": false, "ServiceSchedulerEnabled": false,
-        },
-        "CreateIndex": 1,
-        "ModifyIndex": 1,
-    })
-}
-
 pub(super) async fn scheduler(call: Call) -> Result<Answer, Refusal> {
     lists::read(&call, &[Table::Settings], |view| {
         let index = view.table_index(Table::Settings)?;
-        let config = view.setting(SCHEDULER)?.unwrap_or_else(defaults);
+        let config = settings::scheduler(view)?;
         let mut answer = Map::new();
         answer.insert("SchedulerConfig".to_owned(), config);
         with_meta(&mut answer, index);
@@ -108,12 +93,11 @@ pub(super) async fn set_scheduler(mut call: Call) -> Result<Answer, Refusal> {
     if !matches!(algorithm.as_str(), "" | "binpack" | "spread") {
         return Err(Refusal::bad(format!("invalid scheduler algorithm: {algorithm}")));
     }
-    let switches = ["MemoryOversubscriptionEnabled", "RejectJobRegistration", "PauseEvalBroker"];
     let mut over = Map::new();
     if !algorithm.is_empty() {
         over.insert("SchedulerAlgorithm".to_owned(), algorithm.into());
     }
-    for name in switches {
+    for name in [settings::MEMORY, settings::REJECT, settings::PAUSE] {
         if input.get(name).is_some() {
             over.insert(name.to_owned(), input.switch(name)?.into());
         }
@@ -129,12 +113,10 @@ pub(super) async fn set_scheduler(mut call: Call) -> Result<Answer, Refusal> {
     }
     let cas: Option<u64> = if call.query.has("cas") { call.number("cas")? } else { None };
     let changed = call.api.state.change(move |change| {
-        let old = change.setting(SCHEDULER)?;
-        let had = old.as_ref().and_then(|old| old["ModifyIndex"].as_u64()).unwrap_or(1);
-        if cas.is_some_and(|cas| cas != had) {
+        let mut new = settings::scheduler(change)?;
+        if cas.is_some() && cas != new["ModifyIndex"].as_u64() {
             return Ok(false);
         }
-        let mut new = old.unwrap_or_else(defaults);
         if let Some(inner) = new["PreemptionConfig"].as_object_mut() {
             inner.extend(preemption);
         }
@@ -142,10 +124,11 @@ pub(super) async fn set_scheduler(mut call: Call) -> Result<Answer, Refusal> {
             shape::lay(new, over.into());
             new.insert("ModifyIndex".to_owned(), change.next_index().into());
         }
-        change.put_setting(SCHEDULER, &new)?;
+        change.put_setting(settings::SCHEDULER, &new)?;
         Ok(true)
     });
     let (index, updated) = changed.await?;
+    call.api.commands.follow_settings()?;
     Ok(Answer::written(index, json!({"Updated": updated})))
 }
 

@@ -55,6 +55,7 @@ pub(super) async fn status(call: Call) -> Result<Answer, Refusal> {
 }
 
 pub(super) async fn scale(mut call: Call) -> Result<Answer, Refusal> {
+    super::limits::may_register(&call)?;
     let input = call.input().await?;
     let target = input.texts("Target")?;
     let group = target.get("Group").cloned().unwrap_or_default();

@@ -79,6 +79,7 @@ pub(super) async fn submission(call: Call) -> Result<Answer, Refusal> {
 }
 
 pub(super) async fn revert(mut call: Call) -> Result<Answer, Refusal> {
+    limits::may_register(&call)?;
     let input = call.input().await?;
     same_job(&call, &input)?;
     let key = call.job();

@@ -67,6 +67,11 @@ impl Commands {
         }
     }
 
+    /// Applies the scheduler's configuration.
+    pub(super) fn follow_settings(&self) -> Result<(), StateError> {
+        self.core.follow_settings()
+    }
+
     /// Queues an evaluation.
     fn decide(&self, eval: &Evaluation) {
         self.core.broker.put(eval);

@@ -12,6 +12,7 @@ use crate::agent::model::{EvalStatus, Evaluation, JobKey, JobVersion, Trigger};
 use crate::agent::periodic::next;
 use crate::agent::schedule::is_same;
 use crate::agent::schedule::periodic;
+use crate::agent::settings;
 use crate::agent::state::View;
 use crate::agent::versions::{Kept, keep, mistakes, runs_itself, version};
 use crate::agent::worker;
@@ -31,11 +32,11 @@ struct Prepared {
 }
 
 /// Parses a submitted specification.
-fn prepare(given: Map<String, Value>) -> Result<Prepared, Vec<String>> {
+fn prepare(core: &Core, given: Map<String, Value>) -> Result<Prepared, Vec<String>> {
     let now = now();
     let spec = jobspec::canonicalize(&Value::Object(given), now.0);
     let spec = spec.map_err(|error| vec![error.to_string()])?;
-    let Read { job, warnings } = jobs::read(&spec)?;
+    let Read { job, mut warnings } = jobs::read(&spec)?;
     let key = JobKey { namespace: job.namespace.clone(), id: job.id.clone() };
     if let Some(clock) = &job.scheduling.periodic {
         for spec in &clock.specs {
@@ -43,6 +44,13 @@ fn prepare(given: Map<String, Value>) -> Result<Prepared, Vec<String>> {
         }
     }
     rules::check(&spec, &job)?;
+    if core.state.read().and_then(|view| settings::is_on(&view, settings::MEMORY)).is_ok_and(|is_on| !is_on) {
+        let tasks = job.groups.iter().flat_map(|group| &group.tasks);
+        for task in tasks.filter(|task| task.resources.memory_max_mib != 0) {
+            let why = "memory oversubscription is off in the scheduler configuration";
+            warnings.push(format!("memory_max of task {:?} is ignored: {why}", task.name));
+        }
+    }
     Ok(Prepared { key, spec, job, warnings })
 }
 
@@ -128,7 +136,7 @@ impl Commands {
     /// [`CommandError`]: the errors in the job; a job that has changed meanwhile, or is of another kind.
     pub async fn register(&self, given: Register) -> Result<Registered, CommandError> {
         let Register { spec, submission, enforce_index, preserve_counts, preserve_resources, eval_priority } = given;
-        let Prepared { key, spec, warnings, .. } = prepare(spec).map_err(|errors| mistakes(&errors))?;
+        let Prepared { key, spec, warnings, .. } = prepare(&self.core, spec).map_err(|errors| mistakes(&errors))?;
         let made = self.change(move |core, change| {
             check_namespace(change, &key)?;
             let old = change.job(&key)?;
@@ -175,7 +183,7 @@ impl Commands {
 
     /// The errors and warnings for a job.
     pub fn validate(&self, given: Map<String, Value>) -> Validated {
-        match prepare(given) {
+        match prepare(&self.core, given) {
             Ok(Prepared { job, warnings, .. }) => {
                 Validated { errors: self.core.engine.validate(&job), warnings: told(&warnings) }
             }
@@ -185,7 +193,7 @@ impl Commands {
 }
 
 fn plan(core: &Core, given: Map<String, Value>) -> Result<Planned, CommandError> {
-    let Prepared { key, spec, job, warnings } = prepare(given).map_err(|errors| mistakes(&errors))?;
+    let Prepared { key, spec, job, warnings } = prepare(core, given).map_err(|errors| mistakes(&errors))?;
     let view = core.state.read()?;
     check_namespace(&view, &key)?;
     let index = view.index()?.max(1);

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Nanos, Stamp};
 use crate::spec::collections::BTreeMap;
+use crate::spec::{Lifecycle, LifecycleHook};
 
 /// What is wanted of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,6 +164,9 @@ pub struct AllocatedTask {
     /// MiB; 0 none, -1 unlimited.
     #[serde(rename = "MemoryMaxMB")]
     pub memory_max_mb: i64,
+    /// When it runs; `None` for a main task.
+    #[serde(default)]
+    pub lifecycle: Option<Lifecycle>,
 }
 
 /// What the tasks of an allocation share.
@@ -187,6 +191,33 @@ pub struct AllocatedResources {
     pub tasks: BTreeMap<String, AllocatedTask>,
     /// Beside that.
     pub shared: AllocatedShared,
+}
+
+impl AllocatedResources {
+    /// The most CPU, in MHz, and memory, in MiB, that its tasks have at once: prestart tasks end before main tasks start, and
+    /// poststop tasks start after their end. The CPU of reserved cores is always taken. Values are as requested, so sums saturate.
+    pub(in super::super) fn most(&self) -> (i64, i64) {
+        // Before, during and after the main tasks.
+        let (mut cpu, mut memory, mut reserved) = ([0_i64; 3], [0_i64; 3], 0_i64);
+        for task in self.tasks.values() {
+            let phases = match task.lifecycle {
+                Some(Lifecycle { hook: LifecycleHook::Prestart, sidecar }) => 0..1 + usize::from(sidecar),
+                Some(Lifecycle { hook: LifecycleHook::Poststop, .. }) => 2..3,
+                _ => 1..2,
+            };
+            let mhz = i64::try_from(task.cpu_shares).unwrap_or(i64::MAX);
+            let is_shared = task.reserved_cores.is_empty();
+            if !is_shared {
+                reserved = reserved.saturating_add(mhz);
+            }
+            for phase in phases {
+                cpu[phase] = cpu[phase].saturating_add(if is_shared { mhz } else { 0 });
+                memory[phase] = memory[phase].saturating_add(task.memory_mb.max(0));
+            }
+        }
+        let highest = |phases: [i64; 3]| phases.into_iter().fold(0, i64::max);
+        (reserved.saturating_add(highest(cpu)), highest(memory))
+    }
 }
 
 /// The network that an allocation got.

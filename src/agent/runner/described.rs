@@ -154,7 +154,7 @@ fn resources(machine: &Machine, attributes: &BTreeMap<String, String>) -> NodeRe
             .filter_map(|core| core.try_into().ok())
             .collect(),
         memory_mb: mib("memory.totalbytes"),
-        disk_mb: mib("unique.storage.bytesfree"),
+        disk_mb: mib("unique.storage.bytestotal"),
         min_dynamic_port: *dynamic.start(),
         max_dynamic_port: *dynamic.end(),
         ..NodeResources::default()
@@ -170,4 +170,20 @@ fn networks(machine: &Machine) -> Vec<String> {
     let bridge = works(Kind::Bridge).then(|| "bridge".to_owned());
     let named = machine.networks.names();
     bridge.into_iter().chain(named.into_iter().filter(|name| works(Kind::Cni(name)))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::Owner;
+    use crate::alloc::fake::{self, FakeDriver};
+
+    #[test]
+    fn the_capacity_of_the_disk_is_its_size_not_what_was_free_at_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = fake::machine(dir.path(), &FakeDriver::new(&[]), Owner::Agent);
+        let storage = [("bytestotal", 9_u64 << 30), ("bytesfree", 5 << 30)];
+        let attributes = storage.map(|(name, bytes)| (format!("unique.storage.{name}"), bytes.to_string()));
+        assert_eq!(resources(&machine, &attributes.into()).disk_mb, 9 << 10);
+    }
 }

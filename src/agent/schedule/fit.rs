@@ -62,7 +62,7 @@ impl<'a> Usage<'a> {
         }
         let has = &alloc.allocated_resources;
         if stays && self.counted.insert(alloc.id.clone()) {
-            let (cpu, memory) = sums(has);
+            let (cpu, memory) = has.most();
             self.cpu_mhz = self.cpu_mhz.saturating_add(cpu);
             self.memory_mb = self.memory_mb.saturating_add(memory);
             self.disk_mb = self.disk_mb.saturating_add(number(has.shared.disk_mb));
@@ -82,7 +82,7 @@ impl<'a> Usage<'a> {
     /// An allocation is to stop.
     pub(super) fn release(&mut self, alloc: &Allocation) {
         if self.counted.remove(&alloc.id) {
-            let (cpu, memory) = sums(&alloc.allocated_resources);
+            let (cpu, memory) = alloc.allocated_resources.most();
             self.cpu_mhz = self.cpu_mhz.saturating_sub(cpu);
             self.memory_mb = self.memory_mb.saturating_sub(memory);
             self.disk_mb -= number(alloc.allocated_resources.shared.disk_mb);
@@ -96,9 +96,9 @@ impl<'a> Usage<'a> {
         let tasks = self.take_tasks(group, previous)?;
         let disk_mb = group.scheduling.disk.size_mib;
         let has = AllocatedResources { tasks, shared: AllocatedShared { disk_mb, ports, on_bridge } };
-        let (cpu, memory) = sums(&has);
+        let (cpu, memory) = has.most();
         let own = previous.filter(|previous| self.counted.contains(&previous.id));
-        let (own_cpu, own_memory) = own.map_or((0, 0), |own| sums(&own.allocated_resources));
+        let (own_cpu, own_memory) = own.map_or((0, 0), |own| own.allocated_resources.most());
         let own_disk = own.map_or(0, |own| number(own.allocated_resources.shared.disk_mb));
         let node = &self.node.resources;
         let left = |total: i64, reserved: i64, used: i64| total.saturating_sub(reserved).saturating_sub(used);
@@ -144,8 +144,8 @@ impl<'a> Usage<'a> {
     pub(super) fn fullness(&self, has: &AllocatedResources, replaced: Option<&Allocation>) -> f64 {
         let node = &self.node.resources;
         let own = replaced.filter(|replaced| self.counted.contains(&replaced.id));
-        let (own_cpu, own_memory) = own.map_or((0, 0), |own| sums(&own.allocated_resources));
-        let (cpu, memory) = sums(has);
+        let (own_cpu, own_memory) = own.map_or((0, 0), |own| own.allocated_resources.most());
+        let (cpu, memory) = has.most();
         let free = |total: i64, used: i64| if total > 0 { 1.0 - used as f64 / total as f64 } else { 1.0 };
         let cpu = free(number(node.cpu_mhz) - number(node.reserved_cpu_mhz), self.cpu_mhz - own_cpu + cpu);
         let memory = free(node.memory_mb - node.reserved_memory_mb, self.memory_mb - own_memory + memory);
@@ -191,6 +191,7 @@ impl<'a> Usage<'a> {
                 reserved_cores: cores,
                 memory_mb: task.resources.memory_mib,
                 memory_max_mb: task.resources.memory_max_mib,
+                lifecycle: task.lifecycle,
             };
             tasks.insert(task.name.clone(), has);
         }
@@ -279,13 +280,6 @@ impl<'a> Usage<'a> {
             )
         })
     }
-}
-
-/// CPU and memory of its tasks. Requested values may be any number, so the sums saturate.
-fn sums(has: &AllocatedResources) -> (i64, i64) {
-    has.tasks.values().fold((0, 0), |(cpu, memory): (i64, i64), task| {
-        (cpu.saturating_add(number(task.cpu_shares)), memory.saturating_add(task.memory_mb.max(0)))
-    })
 }
 
 fn number(of: u64) -> i64 {

@@ -4,10 +4,12 @@ use crate::agent::model::{
     ClientStatus, CsiClaim, CsiInfo, CsiNodeInfo, CsiTopology, CsiVolume, DynamicVolume, EvalStatus, Nanos, Trigger,
     VolumeCapability, VolumeState,
 };
-use crate::spec::{Constraint, CsiUse, HostNetwork, Job, Network, NetworkMode, Operator, Pos, Volume};
+use crate::spec::{
+    Constraint, CsiUse, HostNetwork, Job, Lifecycle, LifecycleHook, Network, NetworkMode, Operator, Pos, Volume,
+};
 
 use super::blocked::{Change, unblocks};
-use super::fixture::{changed, constraint, job, network};
+use super::fixture::{changed, constraint, job, network, task};
 use super::simulation::{World, end};
 
 /// The texts are those of a real agent.
@@ -82,6 +84,31 @@ fn what_has_no_place_says_why_and_waits() {
             "the port d0 wants the host network public, which is not configured on this node"
         ]
     );
+}
+
+#[test]
+fn tasks_that_never_run_at_once_take_the_same_resources() {
+    let add = |job: &mut Job, name: &str, (hook, sidecar): (LifecycleHook, bool)| {
+        let mut task = task(name);
+        (task.resources.cpu_mhz, task.resources.memory_mib) = (3000, 3000);
+        task.lifecycle = Some(Lifecycle { hook, sidecar });
+        job.groups[0].tasks.push(task);
+    };
+    let refused = |job: &Job| World::new().register(job).eval.failed.get("g").map(|metric| metric.reasons.join("; "));
+    let mut job = job(1);
+    (job.groups[0].tasks[0].resources.cpu_mhz, job.groups[0].tasks[0].resources.memory_mib) = (3000, 3000);
+    add(&mut job, "before", (LifecycleHook::Prestart, false));
+    add(&mut job, "after", (LifecycleHook::Poststop, false));
+    assert_eq!(refused(&job), None);
+    for (hook, sidecar) in [(LifecycleHook::Prestart, true), (LifecycleHook::Poststart, false)] {
+        let mut beside = job.clone();
+        add(&mut beside, "beside", (hook, sidecar));
+        let why = refused(&beside);
+        assert!(why.as_ref().is_some_and(|why| why.starts_with("it asks for 6000 MHz of cpu")), "{hook:?}: {why:?}");
+    }
+    // Cores are nobody else's meanwhile.
+    job.groups[0].tasks[2].resources.cores = 2;
+    assert_eq!(refused(&job).unwrap(), "it asks for 5000 MHz of cpu, and the node has 4000 left");
 }
 
 /// A volume that is ready, with one capability.

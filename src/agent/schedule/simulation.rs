@@ -240,8 +240,9 @@ impl World {
         self.check_ports();
         let live = || self.allocs.iter().chain(&self.others).filter(|alloc| !alloc.is_terminal());
         let tasks = || live().flat_map(|alloc| alloc.allocated_resources.tasks.values());
-        assert!(tasks().map(|task| task.memory_mb).sum::<i64>() <= self.node.resources.memory_mb);
-        assert!(tasks().map(|task| task.cpu_shares).sum::<u64>() <= self.node.resources.cpu_mhz);
+        let most: Vec<(i64, i64)> = live().map(|alloc| alloc.allocated_resources.most()).collect();
+        assert!(most.iter().map(|(_, memory)| memory).sum::<i64>() <= self.node.resources.memory_mb);
+        assert!(most.iter().map(|(cpu, _)| cpu).sum::<i64>() <= self.node.resources.cpu_mhz as i64);
         let cores: Vec<u16> = tasks().flat_map(|task| task.reserved_cores.clone()).collect();
         assert_eq!(cores.iter().collect::<BTreeSet<_>>().len(), cores.len(), "two owners of a core");
     }

@@ -31,6 +31,12 @@ pub(super) struct Batch {
 }
 
 impl Batch {
+    /// Without entries.
+    pub(super) const fn empty() -> Batch {
+        let resume = Cursor { index: 0, inode: 0, offset: 0 };
+        Batch { time: SystemTime::UNIX_EPOCH, bytes: Vec::new(), entries: Vec::new(), resume }
+    }
+
     pub(super) fn text(&self, entry: &Entry) -> &[u8] {
         &self.bytes[entry.text.clone()]
     }

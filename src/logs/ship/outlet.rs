@@ -1,7 +1,7 @@
 //! One sink of this process: its connection, which all streams share, and its retries.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::file::{self, FileSink};
 use super::journald::Journald;
 use super::otlp::{Collector, Rejected};
 use super::sink::Target;
-use super::syslog::{self, Carry};
+use super::syslog::{self, Queue};
 use super::{Labels, Report, Reporter, Sink, Stream};
 use crate::spec::collections::BTreeMap;
 use crate::sys::lock::lock;
@@ -55,6 +55,7 @@ impl Outlets {
             sink: sink.clone(),
             report: Arc::clone(&self.report),
             down: AtomicBool::new(false),
+            arrived: AtomicU64::new(0),
             state: tokio::sync::Mutex::default(),
         });
         open.insert(sink.clone(), Arc::downgrade(&outlet));
@@ -67,6 +68,8 @@ pub(super) struct Outlet {
     report: Reporter,
     /// It was reported as down, and not yet as up again.
     down: AtomicBool,
+    /// As of the last look at the queue.
+    arrived: AtomicU64,
     state: tokio::sync::Mutex<State>,
 }
 
@@ -79,8 +82,9 @@ impl std::fmt::Debug for Outlet {
 #[derive(Default)]
 struct State {
     connection: Option<Connection>,
-    /// Messages that a syslog receiver may not have got.
-    carry: Carry,
+    /// Something is being sent, or was when the future was dropped.
+    is_sending: bool,
+    queue: Queue,
     /// Failed attempts since the last successful one.
     failures: u32,
     /// The earliest time of the next attempt.
@@ -115,6 +119,7 @@ impl Connection {
         stream: Stream,
         batch: &Batch,
         done: &mut usize,
+        queue: &mut Queue,
     ) -> io::Result<Option<Rejected>> {
         match self {
             Connection::File(file) => {
@@ -123,7 +128,7 @@ impl Connection {
                 *done = batch.entries.len();
             }
             Connection::Journald(journald) => journald.send(labels, stream, batch, done).await?,
-            Connection::Syslog(syslog) => syslog.send(labels, stream, batch, done).await?,
+            Connection::Syslog(syslog) => syslog.send(labels, stream, batch, done, queue).await?,
             Connection::Otlp(collector) => return collector.send(labels, stream, batch, done).await,
         }
         Ok(None)
@@ -139,62 +144,78 @@ impl Outlet {
         self.down.load(Ordering::Relaxed)
     }
 
-    /// Delivers the entries of `batch` from `done` on, and advances `done`, however long that takes; returns the entries that the
-    /// sink has rejected. If the future is dropped, `done` stays correct.
+    /// Batches up to this number have arrived, as far as is known: over TCP, sinks acknowledge later what was sent.
+    pub(super) fn arrived(&self) -> u64 {
+        if let Ok(mut state) = self.state.try_lock() {
+            let State { connection, queue, .. } = &mut *state;
+            if let Some(Connection::Syslog(syslog)) = connection {
+                syslog.look(queue);
+            }
+            self.arrived.store(queue.arrived(), Ordering::Relaxed);
+        }
+        self.arrived.load(Ordering::Relaxed)
+    }
+
+    /// Delivers the entries of `batch` from `done` on, and advances `done`, however long that takes; without entries, what has not
+    /// arrived yet is sent again if the connection has broken. Returns the entries that the sink has rejected, and the number of
+    /// the batch. If the future is dropped, `done` stays correct.
     pub(super) async fn send(
         &self,
         labels: &Labels,
         stream: Stream,
         batch: &Batch,
         done: &mut usize,
-    ) -> Option<Rejected> {
+    ) -> (Option<Rejected>, u64) {
         let mut state = self.state.lock().await;
-        loop {
+        let state = &mut *state;
+        // Where a future was dropped halfway through a message, only syslog connections can continue.
+        if state.is_sending && !matches!(state.connection, Some(Connection::Syslog(_))) {
+            state.connection = None;
+        }
+        state.is_sending = true;
+        let rejected = loop {
+            if *done == batch.entries.len() && state.queue.is_empty() {
+                break None;
+            }
             if let Some(at) = state.next_attempt {
                 tokio::time::sleep_until(at).await;
                 state.next_attempt = None;
             }
-            // Taken out: if the future is dropped halfway through a message, the connection is of no further use.
-            let (mut connection, fresh) = match state.connection.take() {
+            let (connection, fresh) = match &mut state.connection {
                 Some(connection) => (connection, false),
                 None => match Connection::open(self.sink.target()).await {
-                    Ok(connection) => (connection, true),
+                    Ok(connection) => (state.connection.insert(connection), true),
                     Err(error) => {
-                        self.failed(&mut state, &error);
+                        self.failed(state, &error);
                         continue;
                     }
                 },
             };
-            let sent = match &mut connection {
-                Connection::Syslog(syslog) if !state.carry.is_empty() => syslog.send_carry(&mut state.carry).await,
-                _ => Ok(()),
-            };
-            let sent = match sent {
-                Ok(()) if *done < batch.entries.len() => connection.send(labels, stream, batch, done).await,
-                other => other.map(|()| None),
-            };
+            let sent = connection.send(labels, stream, batch, done, &mut state.queue).await;
             match sent {
                 Ok(rejected) => {
-                    state.connection = Some(connection);
                     state.failures = 0;
                     if self.down.swap(false, Ordering::Relaxed) {
                         (self.report)(Report::Up { sink: self.sink.to_string() });
                     }
-                    return rejected;
+                    break rejected;
                 }
                 Err(error) => {
                     if let Connection::Syslog(syslog) = connection {
-                        let mut carry = syslog.into_carry().await;
-                        carry.append(&mut state.carry);
-                        state.carry = carry;
+                        syslog.leave(&mut state.queue).await;
                     }
+                    state.connection = None;
+                    self.arrived.store(state.queue.arrived(), Ordering::Relaxed);
                     // A connection that was used before may just have been closed by the other side.
                     if fresh {
-                        self.failed(&mut state, &error);
+                        self.failed(state, &error);
                     }
                 }
             }
-        }
+        };
+        state.is_sending = false;
+        self.arrived.store(state.queue.arrived(), Ordering::Relaxed);
+        (rejected, state.queue.given)
     }
 
     fn failed(&self, state: &mut State, error: &io::Error) {

@@ -1,6 +1,7 @@
 //! Ships one task's output to its sinks.
 
 use crate::spec::IntoSet as _;
+use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -14,7 +15,7 @@ use super::super::follower::{Cursor, Finisher, Follower, Output, Start};
 use super::entry::{Batch, Lines};
 use super::otlp::Rejected;
 use super::outlet::Outlet;
-use super::record::{Account, Record, RecordError};
+use super::record::{Account, Record, RecordError, Shipped};
 use super::tally::Tally;
 use super::{Labels, Lost, Outlets, Report, Reporter, Sink, Stream};
 use crate::spec::collections::BTreeSet;
@@ -26,6 +27,8 @@ const SAVE_EVERY: Duration = Duration::from_millis(200);
 const SLOW: Duration = Duration::from_millis(100);
 /// If at least this many bytes are read at once, more is assumed to be waiting.
 const MORE_WAITS: usize = 32 * 1024;
+/// How often to check whether the last batches have arrived: there is no event for it.
+const ARRIVAL_LOOK: Duration = Duration::from_millis(5);
 /// How long a batch that is being sent may take when the shipment is halted.
 const HALT_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -178,6 +181,7 @@ impl Part {
             lines: Lines::default(),
             batch: None,
             done: 0,
+            in_flight: VecDeque::new(),
             tally: None,
             save_by: None,
             ended: false,
@@ -198,6 +202,14 @@ impl std::fmt::Debug for Shipper {
     }
 }
 
+/// A batch that was sent, and may not have arrived.
+struct InFlight {
+    /// See [`Outlet::arrived`].
+    number: u64,
+    resume: Cursor,
+    shipped: Shipped,
+}
+
 /// One stream on its way to one sink.
 struct Shipper {
     labels: Arc<Labels>,
@@ -213,6 +225,7 @@ struct Shipper {
     batch: Option<Batch>,
     /// How many of its entries are delivered.
     done: usize,
+    in_flight: VecDeque<InFlight>,
     /// Everything before this position is delivered.
     position: Option<Cursor>,
     tally: Option<Tally>,
@@ -245,6 +258,10 @@ impl Shipper {
                     }
                 }
             }
+        }
+        if !self.ended && self.batch.is_none() {
+            // As above.
+            let _ = tokio::time::timeout(HALT_PATIENCE, self.arrive()).await;
         }
         self.save();
         self
@@ -283,6 +300,9 @@ impl Shipper {
                 (Ok(None), at) => {
                     let resume = at.or(self.position).unwrap_or(Cursor { index: 0, inode: 0, offset: 0 });
                     self.batch = self.lines.cut(resume, now);
+                    if self.batch.is_none() {
+                        self.arrive().await;
+                    }
                     return self.batch.is_some();
                 }
                 (Ok(Some(_)), None) => {}
@@ -318,8 +338,10 @@ impl Shipper {
             None => Lost { files: missing_files, ..Lost::default() },
         };
         self.tell_lost(lost);
-        if self.batch.is_none() {
-            self.position = Some(to);
+        match self.in_flight.back_mut() {
+            _ if self.batch.is_some() => {}
+            Some(last) => last.resume = to,
+            None => self.position = Some(to),
         }
         self.save_by = self.save_by.or(Some(Instant::now()));
     }
@@ -343,14 +365,14 @@ impl Shipper {
 
     /// Sends the batch, however long that takes. If the future is dropped, undelivered entries are kept.
     async fn deliver(&mut self) {
-        let rejected = self.send().await;
+        let Some((rejected, number)) = self.send().await else { return };
         let Some(batch) = self.batch.take() else { return };
         let rejected_lines = rejected.as_ref().map_or(0, |rejected| rejected.lines);
         let lines = batch.entries.iter().filter(|entry| !entry.partial).count() as u64;
-        let account = &mut self.record.account;
-        account.shipped.lines += lines.saturating_sub(rejected_lines);
-        account.shipped.bytes += batch.size();
-        account.rejected += rejected_lines;
+        let shipped = Shipped { lines: lines.saturating_sub(rejected_lines), bytes: batch.size() };
+        self.in_flight.push_back(InFlight { number, resume: batch.resume, shipped });
+        self.settle();
+        self.record.account.rejected += rejected_lines;
         if let Some(rejected) = rejected {
             (self.report)(Report::Rejected {
                 sink: self.outlet.sink().to_string(),
@@ -361,34 +383,62 @@ impl Shipper {
             });
         }
         self.done = 0;
-        self.position = Some(batch.resume);
         self.save_by = self.save_by.or_else(|| Some(Instant::now() + SAVE_EVERY));
         if self.save_by.is_some_and(|due| due <= Instant::now()) {
             self.save();
         }
     }
 
-    async fn send(&mut self) -> Option<Rejected> {
+    async fn send(&mut self) -> Option<(Option<Rejected>, u64)> {
         let batch = self.batch.as_ref()?;
         let mut sending = pin!(self.outlet.send(&self.labels, self.record.stream, batch, &mut self.done));
-        if let Ok(rejected) = tokio::time::timeout(SLOW, &mut sending).await {
-            return rejected;
+        if let Ok(sent) = tokio::time::timeout(SLOW, &mut sending).await {
+            return Some(sent);
         }
         if self.tally.is_none() {
             self.tally = Tally::start(&self.logs, &self.base, self.follower.cursor()).ok();
         }
-        sending.await
+        Some(sending.await)
+    }
+
+    /// Counts what has arrived.
+    fn settle(&mut self) {
+        let arrived = self.outlet.arrived();
+        while self.in_flight.front().is_some_and(|sent| sent.number <= arrived) {
+            let Some(InFlight { resume, shipped, .. }) = self.in_flight.pop_front() else { return };
+            self.position = Some(resume);
+            self.record.account += Account { shipped, ..Account::default() };
+        }
+    }
+
+    /// Waits until all that was sent has arrived.
+    async fn arrive(&mut self) {
+        loop {
+            self.settle();
+            if self.in_flight.is_empty() {
+                return;
+            }
+            self.outlet.send(&self.labels, self.record.stream, &Batch::empty(), &mut 0).await;
+            tokio::time::sleep(ARRIVAL_LOOK).await;
+        }
     }
 
     /// The position at which another shipment would continue.
     fn resume_at(&self) -> Option<Cursor> {
+        if !self.in_flight.is_empty() {
+            return self.position;
+        }
         let undelivered = self.batch.as_ref().map(|batch| batch.entries.get(self.done).map_or(batch.resume, |e| e.at));
         undelivered.or(self.position)
     }
 
     fn save(&mut self) {
-        self.save_by = None;
-        self.record.cursor = self.resume_at();
+        self.settle();
+        let cursor = self.resume_at();
+        // Once more for what has not arrived yet, unless nothing does.
+        let again = !self.in_flight.is_empty() && cursor != self.record.cursor;
+        self.save_by = again.then(|| Instant::now() + SAVE_EVERY);
+        self.record.cursor = cursor;
         if let Err(error) = self.record.write(&self.records) {
             self.broken(error.to_string());
         }
@@ -396,6 +446,7 @@ impl Shipper {
 
     /// Counts the rest as lost.
     async fn give_up_the_rest(&mut self) {
+        self.settle();
         let rest = async {
             let start = self.resume_at().map_or(Start::Beginning, Start::At);
             let mut follower = Follower::open(&self.logs, &self.base, start)?;
@@ -418,6 +469,7 @@ impl Shipper {
             Ok((lost, end)) => {
                 self.tell_lost(lost);
                 self.batch = None;
+                self.in_flight.clear();
                 self.position = end.or(self.position);
                 self.save();
             }

@@ -40,18 +40,22 @@ pub(super) enum Connection {
     Tcp(Tcp),
 }
 
-/// Messages that the receiver may not have got.
+/// The batches that a receiver over TCP may not have got, on whatever connection.
 #[derive(Debug, Default)]
-pub(super) struct Carry(VecDeque<Messages>);
+pub(super) struct Queue {
+    /// How many were ever in it: the number of the last one.
+    pub(super) given: u64,
+    batches: VecDeque<Messages>,
+}
 
-impl Carry {
+impl Queue {
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.batches.is_empty()
     }
 
-    /// Adds later messages.
-    pub(super) fn append(&mut self, later: &mut Carry) {
-        self.0.append(&mut later.0);
+    /// Batches up to this number have arrived.
+    pub(super) fn arrived(&self) -> u64 {
+        self.given - self.batches.len() as u64
     }
 }
 
@@ -67,10 +71,8 @@ pub(super) struct Tcp {
     stream: TcpStream,
     /// The receiver has closed its side.
     goodbye: bool,
-    /// Bytes given to the kernel, including earlier connections that this one continues.
-    sent: u64,
-    /// Messages in flight; their ends are counted as `sent` is.
-    on_their_way: VecDeque<(u64, Messages)>,
+    /// How many bytes of the queue were given to the kernel.
+    sent: usize,
 }
 
 impl Connection {
@@ -93,32 +95,20 @@ impl Connection {
                 let stream = names::connect(address).await?;
                 sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER)?;
                 sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED.as_millis() as u32)?;
-                Connection::Tcp(Tcp { stream, goodbye: false, sent: 0, on_their_way: VecDeque::new() })
+                Connection::Tcp(Tcp { stream, goodbye: false, sent: 0 })
             }
         })
     }
 
-    /// Sends again what was in flight when an earlier connection broke; after an error it is still kept.
-    pub(super) async fn send_carry(&mut self, carry: &mut Carry) -> io::Result<()> {
-        let Connection::Tcp(tcp) = self else { return Ok(()) };
-        while let Some(messages) = carry.0.front() {
-            tcp.write(&messages.bytes).await?;
-            if let Some(messages) = carry.0.pop_front() {
-                tcp.on_their_way.push_back((tcp.sent, messages));
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends the entries from `done` on, and advances `done`. Over TCP, after an error, they are among those that the next
-    /// connection
-    /// sends again.
+    /// Sends the entries from `done` on, and advances `done`. Over TCP, what is in the queue comes first, and after an error they
+    /// are in it.
     pub(super) async fn send(
         &mut self,
         labels: &Labels,
         stream: Stream,
         batch: &Batch,
         done: &mut usize,
+        queue: &mut Queue,
     ) -> io::Result<()> {
         match self {
             Connection::Unix(socket) => {
@@ -142,7 +132,7 @@ impl Connection {
                 }
             }
             Connection::Tcp(tcp) => {
-                tcp.forget_arrived()?;
+                tcp.trim(queue);
                 let mut messages = Messages::default();
                 for entry in &batch.entries[*done..] {
                     let mut message = header(labels, stream, batch, entry, None);
@@ -151,25 +141,38 @@ impl Connection {
                     messages.bytes.extend_from_slice(&message);
                     messages.ends.push(messages.bytes.len());
                 }
-                let end = tcp.sent + messages.bytes.len() as u64;
-                tcp.on_their_way.push_back((end, messages));
+                if !messages.ends.is_empty() {
+                    queue.batches.push_back(messages);
+                    queue.given += 1;
+                }
+                let written = tcp.write(queue).await;
                 *done = batch.entries.len();
-                tcp.write_last().await?;
+                written?;
             }
         }
         Ok(())
     }
 
-    /// What the next connection has to send again.
-    pub(super) async fn into_carry(self) -> Carry {
-        match self {
-            Connection::Tcp(mut tcp) => {
-                if tcp.goodbye {
-                    tcp.say_goodbye().await;
-                }
-                tcp.into_carry()
-            }
-            _ => Carry::default(),
+    /// Removes what has arrived from the queue.
+    pub(super) fn look(&mut self, queue: &mut Queue) {
+        if let Connection::Tcp(tcp) = self {
+            tcp.trim(queue);
+        }
+    }
+
+    /// The same, also within a batch, before the connection is dropped: the next one sends the rest again.
+    pub(super) async fn leave(&mut self, queue: &mut Queue) {
+        let Connection::Tcp(tcp) = self else { return };
+        if tcp.goodbye {
+            tcp.say_goodbye().await;
+        }
+        let arrived = tcp.trim(queue);
+        if let Some(first) = queue.batches.front_mut() {
+            // A message that arrived partially does not count.
+            let gone = first.ends.iter().take_while(|end| **end <= arrived).count();
+            let cut = first.ends.drain(..gone).next_back().unwrap_or(0);
+            first.bytes.drain(..cut);
+            first.ends.iter_mut().for_each(|end| *end -= cut);
         }
     }
 }
@@ -203,60 +206,30 @@ impl Tcp {
         let _ = tokio::time::timeout(GOODBYE, arrived).await;
     }
 
-    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Writes what was not written yet. If the future is dropped, the next one continues.
+    async fn write(&mut self, queue: &Queue) -> io::Result<()> {
         self.check_goodbye()?;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let written = self.stream.write(rest).await?;
-            self.sent += written as u64;
-            rest = &rest[written..];
-        }
-        Ok(())
-    }
-
-    async fn write_last(&mut self) -> io::Result<()> {
-        self.check_goodbye()?;
-        let Some((_, messages)) = self.on_their_way.back() else { return Ok(()) };
-        let mut from = 0;
-        while from < messages.bytes.len() {
-            let written = self.stream.write(&messages.bytes[from..]).await?;
-            self.sent += written as u64;
-            from += written;
-        }
-        Ok(())
-    }
-
-    /// How much of `sent` the receiver's kernel has acknowledged.
-    fn arrived(&self) -> io::Result<u64> {
-        Ok(self.sent.saturating_sub(unacknowledged(&self.stream)?))
-    }
-
-    fn forget_arrived(&mut self) -> io::Result<()> {
-        let arrived = self.arrived()?;
-        while self.on_their_way.front().is_some_and(|(end, _)| *end <= arrived) {
-            self.on_their_way.pop_front();
-        }
-        Ok(())
-    }
-
-    fn into_carry(self) -> Carry {
-        let arrived = self.arrived().unwrap_or(0);
-        let mut carry = VecDeque::new();
-        for (end, mut messages) in self.on_their_way {
-            let begin = end.saturating_sub(messages.bytes.len() as u64);
-            let whole = usize::try_from(arrived.saturating_sub(begin)).unwrap_or(usize::MAX);
-            // A message that arrived partially does not count.
-            let gone = messages.ends.iter().take_while(|end| **end <= whole).count();
-            let cut = if gone == 0 { 0 } else { messages.ends[gone - 1] };
-            if cut == messages.bytes.len() {
-                continue;
+        let mut end = 0;
+        for Messages { bytes, .. } in &queue.batches {
+            end += bytes.len();
+            while self.sent < end {
+                let written = self.stream.write(&bytes[bytes.len() - (end - self.sent)..]).await?;
+                self.sent += written;
             }
-            messages.bytes.drain(..cut);
-            messages.ends.drain(..gone);
-            messages.ends.iter_mut().for_each(|end| *end -= cut);
-            carry.push_back(messages);
         }
-        Carry(carry)
+        Ok(())
+    }
+
+    /// Removes the batches that the receiver's kernel has acknowledged. Returns how many bytes of the next one it has.
+    fn trim(&mut self, queue: &mut Queue) -> usize {
+        let unacknowledged = unacknowledged(&self.stream).map_or(usize::MAX, |bytes| bytes as usize);
+        let mut arrived = self.sent.saturating_sub(unacknowledged);
+        while let Some(size) = queue.batches.front().map(|first| first.bytes.len()).filter(|size| *size <= arrived) {
+            arrived -= size;
+            self.sent -= size;
+            queue.batches.pop_front();
+        }
+        arrived
     }
 }
 

@@ -527,6 +527,26 @@ async fn a_shipment_goes_on_where_another_stood() {
 }
 
 #[tokio::test]
+async fn what_no_receiver_has_acknowledged_over_tcp_is_counted_as_lost() {
+    let mut place = Place::new(1000, 100_000);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let shipment = place.start(&format!("syslog:tcp://{}", listener.local_addr().unwrap()));
+    // More than the buffers of both sides hold.
+    place.write(0..100_000);
+    shipment.finish();
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let account = shipment.drain(Duration::from_millis(300)).await;
+    assert_eq!(account.shipped.lines + account.lost.lines, 100_000, "{account:?}");
+    assert!(account.lost.lines > 0, "{account:?}");
+    let mut received = Vec::new();
+    tokio::time::timeout(LONG, stream.read_to_end(&mut received)).await.expect("the end").unwrap();
+    let received = String::from_utf8(received).unwrap().matches("] line ").count() as u64;
+    assert!(received >= account.shipped.lines, "{received} {account:?}");
+    let (account, _) = resume(&place.outlets, &place.path("logs"), &place.path("ship"), LONG).await;
+    assert_eq!(account.shipped.lines + account.lost.lines, 100_000, "nothing remains");
+}
+
+#[tokio::test]
 async fn what_a_dead_sink_does_not_get_in_the_end_is_counted_exactly() {
     let mut place = Place::new(1000, 1000);
     let shipment = place.start(&format!("syslog:unix:{}", place.path("nobody").display()));

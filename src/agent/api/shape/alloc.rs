@@ -28,6 +28,7 @@ pub(in super::super) fn allocation(alloc: &Allocation, version: Option<&JobVersi
         memory_mb: tasks.values().map(|task| task.memory_mb).sum(),
         memory_max_mb: tasks.values().map(|task| task.memory_max_mb.max(task.memory_mb)).sum(),
         reserved_cores: tasks.values().flat_map(|task| task.reserved_cores.clone()).collect(),
+        lifecycle: None,
     };
     let task_resources: Map<String, Value> =
         tasks.iter().map(|(name, task)| (name.clone(), resources(task, 0, &Value::Null))).collect();

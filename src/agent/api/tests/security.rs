@@ -131,6 +131,36 @@ async fn tokens_are_made_listed_and_taken_back() {
 }
 
 #[tokio::test]
+async fn registrations_can_be_reserved_for_manage() {
+    let world = World::new().await;
+    world.put("/v1/operator/scheduler/configuration", json!({"RejectJobRegistration": true})).await;
+    let submit = world.token(Role::Submit).await;
+    let job = job_of("web", "exec", |_| {}).to_string();
+    for path in ["/v1/jobs", "/v1/job/web", "/v1/job/web/dispatch", "/v1/job/web/scale", "/v1/job/web/revert"] {
+        let answer = world.over_tcp("PUT", path, &[("X-Nomad-Token", &submit)], &job).await;
+        let text = "Job registration, dispatch, and scale are disabled by the scheduler configuration";
+        assert_eq!((answer.status, answer.text().as_str()), (403, text), "{path}");
+    }
+    let plan = world.over_tcp("PUT", "/v1/job/web/plan", &[("X-Nomad-Token", &submit)], &job).await;
+    assert_eq!(plan.status, 200, "{}", plan.text());
+    world.run("web").await;
+    world.put("/v1/operator/scheduler/configuration", json!({"RejectJobRegistration": false})).await;
+    assert_eq!(world.over_tcp("PUT", "/v1/jobs", &[("X-Nomad-Token", &submit)], &job).await.status, 200);
+}
+
+#[tokio::test]
+async fn evaluations_wait_while_they_are_paused() {
+    let world = World::new().await;
+    world.put("/v1/operator/scheduler/configuration", json!({"PauseEvalBroker": true})).await;
+    let made = world.put("/v1/jobs", json!({"Job": job("web")})).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let eval = world.json(&format!("/v1/evaluation/{}", made["EvalID"].as_str().unwrap())).await;
+    assert_eq!(eval["Status"], "pending");
+    world.put("/v1/operator/scheduler/configuration", json!({"PauseEvalBroker": false})).await;
+    world.deployed("web").await;
+}
+
+#[tokio::test]
 async fn requests_that_are_too_large_are_refused() {
     let world = World::new().await;
     let token = world.token(Role::Manage).await;
