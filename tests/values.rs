@@ -188,6 +188,7 @@ fn j4_a_script_runs_after_the_first_rendering_where_that_is_asked_for() {
     let values = world.file("values.json", r#"{"v": "one"}"#);
     let running = start(&world, &script("cat local/x >> local/ran"), &values);
     wait_for_text(&running.stderr, "Template successfully ran script: /bin/sh -c");
+    wait_for_text(&running.stdout, "start 1");
     // A restart renders nothing.
     world.done(&["restart", "t"]);
     wait_for_text(&running.stdout, "start 2");

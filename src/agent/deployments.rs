@@ -118,13 +118,16 @@ pub(super) fn with_input<T>(
     Ok(decide(&DeploymentInput { deployment, versions: &versions, allocs: &allocs, job: job.as_deref(), now: now() }))
 }
 
+/// What a step of a deployment has led to: evaluations, a further value, and the changed allocations.
+pub(super) type Followed<T> = (Vec<Evaluation>, Option<T>, Vec<Allocation>);
+
 /// Records the verdicts and applies the resulting step; returns also the allocations that it has changed.
 fn step(
     core: &Core,
     change: &mut Change<'_>,
     id: &str,
     said: Vec<(String, Option<&'static str>)>,
-) -> Result<(Vec<Evaluation>, Option<Nanos>, Vec<Allocation>), StateError> {
+) -> Result<Followed<Nanos>, StateError> {
     for (id, unhealthy) in said {
         let Some(mut alloc) = change.alloc(&id)? else { continue };
         let canary = alloc.deployment_status.as_ref().is_some_and(|health| health.canary);
@@ -163,7 +166,7 @@ pub(super) fn keep(
     change: &mut Change<'_>,
     deployment: &Deployment,
     step: DeploymentStep,
-) -> Result<(Vec<Evaluation>, Option<u64>, Vec<Allocation>), StateError> {
+) -> Result<Followed<u64>, StateError> {
     let DeploymentStep { deployment: changed, allocs, evaluate, revert, .. } = step;
     if let Some(changed) = changed {
         change.put_deployment(changed)?;

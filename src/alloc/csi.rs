@@ -194,7 +194,9 @@ fn undo(
     secrets: &SecretsOf<'_>,
 ) -> Result<(), MachineError> {
     let plugins = Plugins::new(data_dir);
-    let pending = plugins.pending(is_live).doing(RECORDS)?;
+    // What others have left of a plugin that is gone keeps no user from being removed.
+    let pending = if user.is_empty() { plugins.pending(is_live) } else { plugins.of_user(user) };
+    let pending = pending.doing(RECORDS)?;
     if pending.is_empty() {
         return Ok(());
     }
@@ -224,7 +226,7 @@ mod tests {
     use super::*;
     use crate::alloc::fake::{self, FakeDriver};
     use crate::alloc::{Alloc, Assignment, Owner};
-    use crate::csi::{Files, Ledger as _, Phase, User, VolumeUse};
+    use crate::csi::{Files, Ledger as _, Phase, Secrets, User, VolumeUse};
     use crate::spec::CsiUse;
     use crate::sys::owned::OwnDir;
 
@@ -251,5 +253,8 @@ mod tests {
         // Its plugin does not run.
         assert_eq!(CsiHook.undo(&mut alloc.place).await.len(), 1);
         assert!(alloc.place.volumes_are_left, "it is tried again");
+        let secrets = |_: &str, _: &VolumeId| Secrets::default();
+        assert!(release_volumes(&data_dir, alloc.id().as_str(), &secrets).is_err());
+        release_volumes(&data_dir, "another", &secrets).expect("what others have left keeps no user");
     }
 }

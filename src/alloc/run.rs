@@ -404,7 +404,8 @@ impl Alloc {
     pub(crate) async fn leave_volumes(&mut self) -> Vec<CleanupError> {
         self.place.volumes_are_left = false;
         let mut errors = self.steps.0.undo(&mut self.place).await;
-        // A set-up that failed was undone before, but for its record.
+        // A set-up that failed was undone before, but for its record; one that was restored in part has tried its volumes just now.
+        self.place.volumes_are_left = false;
         errors.extend(RecordHook.undo(&mut self.place).await);
         self.place.volumes_are_left = true;
         self.place.control.set_gone();

@@ -24,8 +24,9 @@ const FOLLOWED: usize = 256;
 
 impl Listener for Lines {
     fn wants(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        let most = followed_level().map_or(least(), |level| level.max(least()));
         // Messages of libraries are not meant for operators.
-        *metadata.level() <= followed_level().map_or(least(), |level| level.max(least())) && metadata.target().starts_with(env!("CARGO_PKG_NAME"))
+        *metadata.level() <= most && metadata.target().starts_with(env!("CARGO_PKG_NAME"))
     }
 
     fn hear(&self, event: &Event<'_>) {

@@ -472,6 +472,20 @@ impl Plugins {
         Ok(found)
     }
 
+    /// The plugins with volumes that a user has, or has left.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub(crate) fn of_user(&self, user: &str) -> io::Result<Vec<String>> {
+        let mut found = Vec::new();
+        for (plugin, files) in self.ledgers()? {
+            if files.load()?.iter().any(|(_, volume)| volume.users.contains_key(user)) {
+                found.push(plugin);
+            }
+        }
+        Ok(found)
+    }
+
     /// Removes the registrations of owners that do not exist any more.
     ///
     /// # Errors
@@ -501,13 +515,13 @@ impl Plugins {
     /// The records of volumes, by their plugins.
     fn ledgers(&self) -> io::Result<Vec<(String, Files)>> {
         let Some(dir) = self.there("volumes")? else { return Ok(Vec::new()) };
-        let known = self.list()?;
+        let known = self.records()?;
         let mut all = Vec::new();
         for entry in rustix::fs::Dir::read_from(&dir)? {
             let entry = entry?;
             let Some(name) = entry.file_name().to_str().ok().filter(|name| !name.starts_with('.')) else { continue };
-            // A plugin without an instance is named by its directory.
-            let id = known.iter().find(|one| safe(&one.id) == name).map_or(name, |one| &one.id);
+            // A plugin without an instance, even of an earlier boot, is named by its directory.
+            let id = known.iter().find(|one| safe(&one.instance.id) == name).map_or(name, |one| &one.instance.id);
             all.push((id.to_owned(), Files::open(&dir, id)?));
         }
         Ok(all)
@@ -675,6 +689,7 @@ mod tests {
         // Although somebody takes it for alive.
         assert!(plugins.detach("disk", &id, &Secrets::default(), &|_| true).await.is_err());
         assert_eq!(plugins.pending(&|_| true).unwrap(), ["disk"]);
+        assert_eq!((plugins.of_user("b").unwrap(), plugins.of_user("c").unwrap()), (vec!["disk".to_owned()], vec![]));
         plugins.leave("b").unwrap();
         assert!(leaves("b"));
     }

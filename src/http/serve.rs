@@ -83,7 +83,7 @@ pub async fn serve(listener: Listener, handler: Arc<dyn Handler>, limits: Limits
                 let connection = connection(stream, handler.clone(), limits, stop.clone());
                 connections.spawn(boxed(async move {
                     connection.await;
-                    drop((place, counted));
+                    drop((counted, place));
                 }));
             }
             Err(e) => {
@@ -135,10 +135,13 @@ impl Who {
     /// `None` for those without a limit.
     fn of(peer: Peer) -> Option<Who> {
         match peer {
-            Peer::Unix { uid, .. } => (uid != 0 && uid != rustix::process::geteuid().as_raw()).then_some(Who::User(uid)),
+            Peer::Unix { uid, .. } => {
+                let is_own = uid == 0 || uid == rustix::process::geteuid().as_raw();
+                (!is_own).then_some(Who::User(uid))
+            }
             Peer::Tcp { address, .. } => Some(Who::Address(match address.ip().to_canonical() {
                 IpAddr::V6(ip) => Ipv6Addr::from_bits((ip.to_bits() >> 64) << 64).into(),
-                ip => ip,
+                ip @ IpAddr::V4(_) => ip,
             })),
         }
     }

@@ -309,7 +309,7 @@ pub struct Networks {
     /// The subnets of the built-in bridge.
     pub subnets: Subnets,
     /// See [`Networks::watch`]; of a value and its clones.
-    is_watched: Arc<AtomicBool>,
+    pub(crate) is_watched: Arc<AtomicBool>,
 }
 
 impl Networks {

@@ -154,7 +154,7 @@ pub(super) async fn host(call: Call) -> Result<Answer, Refusal> {
 static FOLLOWED: Mutex<Vec<Level>> = Mutex::new(Vec::new());
 
 /// The most verbose level of those who follow the log: such lines are needed although the agent itself does not write them.
-pub fn followed_level() -> Option<Level> {
+pub(crate) fn followed_level() -> Option<Level> {
     lock(&FOLLOWED).iter().max().copied()
 }
 

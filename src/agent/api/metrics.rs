@@ -33,7 +33,6 @@ pub(super) async fn metrics(call: Call) -> Result<Answer, Refusal> {
     let gauge = |gauge: &&Gauge| json!({"Name": gauge.name, "Value": gauge.value, "Labels": labels(gauge)});
     let gauges: Vec<Value> = gauges.iter().map(gauge).collect();
     // Totals since the allocation was created, as one sample. Clients in Go take no fraction for a count.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was made from a u64")]
     let counter = |of: &&Gauge| {
         json!({
             "Name": of.name, "Count": of.value as u64, "Sum": of.value, "Rate": 0, "Min": of.value, "Max": of.value, "Mean": of.value, "Stddev": 0,

@@ -63,7 +63,7 @@ use crate::http::query::Query;
 use crate::http::route::Router;
 use crate::http::serve::{self, Handler};
 use crate::http::{Incoming, Method, Parts, Request};
-pub use agent::followed_level;
+pub(crate) use agent::followed_level;
 use answer::{Answer, Refusal};
 use auth::Caller;
 pub use auth::{Allowed, Security};

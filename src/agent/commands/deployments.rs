@@ -1,7 +1,7 @@
 //! Commands for deployments.
 
 use super::{CommandError, Commands, DeploymentChanged};
-use crate::agent::deployments::{keep, with_input};
+use crate::agent::deployments::{Followed, keep, with_input};
 use crate::agent::model::{Allocation, Deployment, Evaluation};
 use crate::agent::schedule::{
     DeploymentInput, DeploymentStep, deployment_step, fail_deployment, pause_deployment, promote_deployment, set_health,
@@ -77,7 +77,7 @@ impl Commands {
 
     async fn answer(
         &self,
-        (index, (evals, reverted_job_version, allocs)): (u64, (Vec<Evaluation>, Option<u64>, Vec<Allocation>)),
+        (index, (evals, reverted_job_version, allocs)): (u64, Followed<u64>),
     ) -> Result<DeploymentChanged, CommandError> {
         let told = self.core.carry_out(allocs).await;
         for eval in &evals {

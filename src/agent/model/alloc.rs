@@ -201,7 +201,8 @@ impl AllocatedResources {
         let (mut cpu, mut memory, mut reserved) = ([0_i64; 3], [0_i64; 3], 0_i64);
         for task in self.tasks.values() {
             let phases = match task.lifecycle {
-                Some(Lifecycle { hook: LifecycleHook::Prestart, sidecar }) => 0..1 + usize::from(sidecar),
+                Some(Lifecycle { hook: LifecycleHook::Prestart, sidecar: false }) => 0..1,
+                Some(Lifecycle { hook: LifecycleHook::Prestart, sidecar: true }) => 0..2,
                 Some(Lifecycle { hook: LifecycleHook::Poststop, .. }) => 2..3,
                 _ => 1..2,
             };

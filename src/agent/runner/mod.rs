@@ -353,7 +353,7 @@ async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, m
     tokio::select! {
         () = async {
             release_volumes(&mut alloc, runner).await;
-            std::future::pending().await
+            std::future::pending::<()>().await;
         } => {}
         // The sender lives in the entry, which only this function removes.
         _ = destroy.wait_for(|wanted| *wanted) => {}
@@ -416,8 +416,8 @@ async fn release_volumes(alloc: &mut Alloc, runner: &Runner) {
     let mut pauses = Pauses::new(runner);
     while alloc.has_volumes_left() {
         pauses.next().await;
-        // One that could not be restored has not run, and its record lists more than volumes.
-        if alloc.control().has_ended() {
+        // One that could not be restored has not run, and its record lists more than volumes, as long as there is one.
+        if alloc.control().has_ended() || matches!(runner.machine.records.read(alloc.id().as_str()), Ok(None)) {
             alloc.release_again().await;
         } else {
             give_up(alloc, runner).await;

@@ -1,13 +1,13 @@
 //! Changes: the writes of one change, with its index.
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::error::StateError;
 use super::table::{self, Table};
-use super::variables::Locks;
 use super::view::View;
 use crate::agent::model::{
     Allocation, ClientStatus, Deployment, Evaluation, JobKey, JobStatus, Namespace, Nanos, Node, ServiceRegistration,
@@ -15,6 +15,9 @@ use crate::agent::model::{
 use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::json;
 use crate::store::{Draft, TableName};
+
+/// Until when the locks of variables hold, by the keys of these.
+pub(super) type Locks = Mutex<BTreeMap<Vec<u8>, Instant>>;
 
 /// A change in progress: it reads as a [`View`] does, including its own writes. Its writes are committed as a whole or, when it
 /// ends with an error, not at all.

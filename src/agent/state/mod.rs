@@ -49,9 +49,9 @@ pub use volumes::VolumeUse;
 
 use crate::agent::model::Namespace;
 use crate::store::{Done, Draft, Source as _, Store, Verdict};
+use change::Locks;
 use events::{EventBatch as Batch, Feed};
 use secret::Keys;
-use variables::Locks;
 use wait::Indexes;
 
 /// Key under which the id of the encryption key is stored.

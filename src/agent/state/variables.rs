@@ -1,8 +1,6 @@
 //! Variables and their locks. What may not be shown is sealed. How long a lock still holds is known to this process only: in the
 //! next one each has its whole time again.
 
-use std::sync::Mutex;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
@@ -27,9 +25,6 @@ const TTL: (i64, i64, i64) = (10_000_000_000, 24 * 3600 * 1_000_000_000, 15_000_
 
 /// A holder is silent after so many times its TTL: what it sends may be late.
 const GRACE: u32 = 2;
-
-/// Until when locks hold, by the keys of their variables.
-pub(super) type Locks = Mutex<BTreeMap<Vec<u8>, Instant>>;
 
 /// A record: what may be shown, and what may not.
 #[derive(Serialize, Deserialize)]

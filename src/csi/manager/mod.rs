@@ -293,11 +293,13 @@ impl Manager {
         for user in taken.volume.leaving() {
             done = done.and(self.undo(&*calls, taken, &Step::Unpublish(user), secrets).await);
         }
-        while done.is_ok()
-            && taken.volume.usage.is_some()
-            && let Some(step) = taken.volume.next_to_leave()
-        {
-            done = self.undo(&*calls, taken, &step, secrets).await;
+        if done.is_ok() {
+            while taken.volume.usage.is_some()
+                && let Some(step) = taken.volume.next_to_leave()
+            {
+                // If this fails, the users that have left stay in the record, and try it again.
+                self.undo(&*calls, taken, &step, secrets).await?;
+            }
         }
         taken.volume.forget();
         done.and(self.save(taken))

@@ -375,3 +375,16 @@ async fn f7_a_user_whose_step_fails_keeps_no_other_one_from_leaving() {
     assert!(lock(&fake.world).steps.ends_with(&last));
     assert!(lock(&fake.world).records.is_empty());
 }
+
+#[tokio::test]
+async fn f7_the_last_user_tries_again_what_of_its_volume_could_not_be_undone() {
+    let fake = Arc::new(Fake::default());
+    let (manager, volume, secrets) = (manager(&fake), id(0), Secrets::default());
+    manager.join(join_of("a", id(0)), std::future::pending()).await.unwrap();
+    let unstages = lock(&fake.world).calls + 2;
+    lock(&fake.world).faults.insert(unstages, Fault::Fails);
+    assert!(manager.leave("a", &volume, &secrets, std::future::pending()).await.is_err());
+    assert_eq!(manager.users().unwrap()[&volume], ["a"]);
+    manager.leave("a", &volume, &secrets, std::future::pending()).await.unwrap();
+    assert!(lock(&fake.world).records.is_empty());
+}
