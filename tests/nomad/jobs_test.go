@@ -254,12 +254,21 @@ func execsWithTTY(t *testing.T, a *agent.Agent, alloc string) {
 	must(t, command.Start())
 	_, err = io.WriteString(in, "test -t 0; echo tty=$?; stty size\n")
 	must(t, err)
-	select {
-	case <-seen:
-	case <-time.After(agent.Patience):
-		command.Process.Kill() //nolint:errcheck // it runs
-		command.Wait()         //nolint:errcheck // killed
-		t.Fatalf("no terminal of 31 x 77 inside; it printed %q", &out)
+	// The command line sends its input and the size in any order.
+	again, late := time.NewTicker(time.Second), time.After(agent.Patience)
+	defer again.Stop()
+	for waiting := true; waiting; {
+		select {
+		case <-seen:
+			waiting = false
+		case <-again.C:
+			_, err = io.WriteString(in, "stty size\n")
+			must(t, err)
+		case <-late:
+			command.Process.Kill() //nolint:errcheck // it runs
+			command.Wait()         //nolint:errcheck // killed
+			t.Fatalf("no terminal of 31 x 77 inside; it printed %q", &out)
+		}
 	}
 	_, err = io.WriteString(in, "exit 5\n")
 	must(t, err)

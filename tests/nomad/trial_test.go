@@ -226,13 +226,16 @@ func trialOn(t *testing.T, side string, start func() *agent.Agent, wanted func(s
 					}
 					job, failure := slug(next.driver+" "+next.kind.name), ""
 					measured := measure(job, &failure)
-					if failure != "" {
-						known := strings.Contains(failure, agentIsBehind) || strings.Contains(failure, serverIsBehind)
-						if failures.Add(1) > measuredAgain || side == "ours" && !known {
+					for attempt := 2; failure != ""; attempt++ {
+						isBehind := strings.Contains(failure, agentIsBehind)
+						known := isBehind || strings.Contains(failure, serverIsBehind)
+						// What the agent does not know, by an error of its own, says nothing about the drivers.
+						if !isBehind && failures.Add(1) > measuredAgain || attempt > 4 || side == "ours" && !known {
 							t.Fatal(failure)
 						}
 						t.Logf("measured again: %s", failure)
-						measured = measure(job+"-2", nil)
+						failure = ""
+						measured = measure(fmt.Sprintf("%s-%d", job, attempt), &failure)
 					}
 					if t.Failed() {
 						return
@@ -472,7 +475,8 @@ func (o *one) logged(alloc *api.Allocation, task, pattern string, count int) {
 }
 
 // agentIsBehind is what an agent says of a task that it has not seen starting. An agent that has just told that the task has started,
-// and says so all the same, answers so for as long as the task runs, whoever started it.
+// and says so all the same, answers so for as long as the task runs, whoever started it: AllocState in
+// client/allocrunner/alloc_runner.go, which it calls every second for its metrics, writes back the states that it has read before.
 const agentIsBehind = "not started yet. No logs available"
 
 // processesOf describes the processes whose command or cgroups name an allocation, for who has to find out why a test failed.

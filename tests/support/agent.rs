@@ -54,7 +54,8 @@ impl Agent<'_> {
         let child = command.stderr(log).spawn().unwrap();
         let mut agent = Agent { world, child };
         let deadline = Instant::now() + seconds(60);
-        while UnixStream::connect(socket(world)).is_err() {
+        // A connect may reach the socket of an agent that was killed, as long as a process that it has just forked holds it.
+        while try_ask(world, "GET", "/v1/status/leader", "").is_err() {
             if let Some(status) = agent.child.try_wait().unwrap() {
                 panic!("the agent ended with {status}: {}", agent.log());
             }
