@@ -36,6 +36,8 @@ use crate::sys::process::{Child, WaitStatus};
 
 /// How long a cgroup may stay busy after its last process has been killed.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(10);
+/// How often a second launch looks whether the first one has ended; there is no event for that.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// The node's compute capacity, to report usage in Nomad's unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -86,6 +88,8 @@ enum Phase {
     Idle,
     Launching,
     Running(Arc<Running>),
+    /// It ends, and launches nothing any more.
+    Retired,
 }
 
 /// The task's stdout and stderr (descriptors 1 and 2).
@@ -204,10 +208,15 @@ impl LocalExecutor {
         Ok(Prepare { is_nested: self.network.get().is_some(), ..plan })
     }
 
-    /// Whether no task was launched yet.
+    /// Refuses every launch from now on, unless there was one; returns whether it does.
     #[must_use]
-    pub fn is_idle(&self) -> bool {
-        matches!(*lock(&self.phase), Phase::Idle)
+    pub fn retire(&self) -> bool {
+        let mut phase = self.phase();
+        let is_idle = matches!(*phase, Phase::Idle);
+        if is_idle {
+            *phase = Phase::Retired;
+        }
+        is_idle
     }
 
     /// Returns the prepared cgroup and shim if they fit this launch; discards them otherwise.
@@ -248,7 +257,7 @@ impl LocalExecutor {
             return true;
         }
         match &*self.phase() {
-            Phase::Idle => lock(&self.ahead).as_ref().is_some_and(|ahead| ahead.shim.child.pid == pid),
+            Phase::Idle | Phase::Retired => lock(&self.ahead).as_ref().is_some_and(|ahead| ahead.shim.child.pid == pid),
             Phase::Launching => true,
             Phase::Running(running) => running.pid == pid,
         }
@@ -259,6 +268,20 @@ impl LocalExecutor {
         self.sessions.reaped().await;
     }
 
+    /// Whether the launch begins; not while there is another one.
+    fn begin_launch(&self) -> Result<bool, ExecutorError> {
+        let mut phase = self.phase();
+        match *phase {
+            Phase::Idle => {
+                *phase = Phase::Launching;
+                Ok(true)
+            }
+            Phase::Launching => Ok(false),
+            Phase::Running(_) => Err(ExecutorError::Invalid(ALREADY_LAUNCHED.to_owned())),
+            Phase::Retired => Err(ExecutorError::PluginShutdown),
+        }
+    }
+
     fn phase(&self) -> MutexGuard<'_, Phase> {
         lock(&self.phase)
     }
@@ -266,7 +289,7 @@ impl LocalExecutor {
     fn running(&self) -> Option<Arc<Running>> {
         match &*self.phase() {
             Phase::Running(running) => Some(Arc::clone(running)),
-            Phase::Idle | Phase::Launching => None,
+            Phase::Idle | Phase::Launching | Phase::Retired => None,
         }
     }
 
@@ -584,12 +607,9 @@ impl LocalExecutor {
 #[tonic::async_trait]
 impl Executor for LocalExecutor {
     async fn launch(&self, spec: LaunchSpec) -> Result<ProcessState, ExecutorError> {
-        {
-            let mut phase = self.phase();
-            if !matches!(*phase, Phase::Idle) {
-                return Err(ExecutorError::Invalid(ALREADY_LAUNCHED.to_owned()));
-            }
-            *phase = Phase::Launching;
+        // A host that has ended may have asked for the same: that is waited for.
+        while !self.begin_launch()? {
+            tokio::time::sleep(AGAIN).await;
         }
         let running = self.start(&spec).await.inspect_err(|error| {
             tracing::error!(%error, command = %spec.command, "launch failed");

@@ -175,7 +175,8 @@ async fn stop_without_host(stop: Stop, executor: Arc<LocalExecutor>) {
     let watched = watched.and_then(|stdout| sys::watch::register(Arc::new(stdout), Interest::ERROR));
     // If stdout is not a pipe, it has no other end to watch.
     let Ok(watched) = watched else { return };
-    if watched.ready(Interest::ERROR).await.is_ok() && executor.is_idle() {
+    // A launch that comes after all would be ended with the executor, and with it a task that it has taken over.
+    if watched.ready(Interest::ERROR).await.is_ok() && executor.retire() {
         tracing::warn!("the host is gone before it launched a task");
         stop.stop();
     }

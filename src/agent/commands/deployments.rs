@@ -2,7 +2,7 @@
 
 use super::{CommandError, Commands, DeploymentChanged};
 use crate::agent::deployments::{Followed, keep, with_input};
-use crate::agent::model::{Allocation, Deployment, Evaluation};
+use crate::agent::model::Deployment;
 use crate::agent::schedule::{
     DeploymentInput, DeploymentStep, deployment_step, fail_deployment, pause_deployment, promote_deployment, set_health,
 };
