@@ -395,6 +395,7 @@ mod tests {
         let registry = Services::default();
         for namespace in ["default", "team"] {
             let service = Registration {
+                id: namespace.to_owned(),
                 service_name: "db".to_owned(),
                 namespace: namespace.to_owned(),
                 alloc_id: namespace.to_owned(),
