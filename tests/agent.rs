@@ -998,10 +998,14 @@ fn n8_the_session_of_a_vanished_client_ends() {
          Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
     );
     client.write_all(head.as_bytes()).unwrap();
-    let is_it = |process: &procfs::process::Process| process.cmdline().is_ok_and(|words| words == ["sleep", "4711"]);
+    let is_it = |process: &procfs::process::Process| {
+        process.cmdline().is_ok_and(|words| words.last().is_some_and(|word| word == "4711"))
+    };
     let sleeps = || procfs::process::all_processes().unwrap().flatten().any(|process| is_it(&process));
+    let mut said = vec![0; 12];
+    client.read_exact(&mut said).unwrap();
+    assert_eq!(said, b"HTTP/1.1 101");
     agent.until("the command runs", || sleeps().then_some(()));
-    let mut said = Vec::new();
     client.read_to_end(&mut said).unwrap();
     agent.until("the command has ended", || (!sleeps()).then_some(()));
     agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
