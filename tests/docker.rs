@@ -1440,7 +1440,8 @@ fn b10_what_a_task_left_in_its_folder_is_not_followed() {
                     "second name" => std::fs::hard_link(&victim, &hosts).unwrap(),
                     _ => nix::unistd::mkfifo(&hosts, nix::sys::stat::Mode::S_IRWXU).unwrap(),
                 }
-                let mut task = world.task(json!({}));
+                // Of a container in the group's network, which has the group's file.
+                let mut task = world.task(json!({ "network_mode": "" }));
                 task.network = Some(NetworkIsolation {
                     hosts: Some(("name".to_owned(), "10.0.0.2".to_owned())),
                     ..NetworkIsolation::default()
