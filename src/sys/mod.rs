@@ -29,3 +29,4 @@ pub mod stream;
 pub mod task;
 pub mod time;
 pub mod watch;
+mod without_sscanf;
