@@ -656,7 +656,7 @@ var rows = []row{
 	{command: "node pool list"},
 	{command: "node pool info default"},
 	{command: "node pool nodes default"},
-	{command: "operator scheduler get-config"},
+	{command: "operator scheduler get-config", but: "memory_max counts as it does in agentbin run, unless it is turned off"},
 	{command: "operator raft list-peers"},
 	{command: "operator autopilot get-config"},
 	{command: "operator autopilot health", but: "there is no Raft"},
