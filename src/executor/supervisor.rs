@@ -846,3 +846,35 @@ impl From<ExecutorError> for NotStarted {
         NotStarted::Failed(error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn executor() -> LocalExecutor {
+        let cgroups = CgroupFs::detect(Path::new("/sys/fs/cgroup")).unwrap();
+        LocalExecutor::new(Isolation::Universal, Compute::default(), cgroups)
+    }
+
+    #[tokio::test]
+    async fn n5_an_executor_without_a_host_launches_nothing_any_more() {
+        let executor = executor();
+        assert!(executor.retire());
+        let late = executor.launch(LaunchSpec::default()).await;
+        assert!(matches!(late, Err(ExecutorError::PluginShutdown)), "{late:?}");
+        assert!(!executor.retire(), "it is already");
+    }
+
+    #[tokio::test]
+    async fn n5_a_second_launch_waits_for_the_first() {
+        let executor = executor();
+        *executor.phase() = Phase::Launching;
+        assert!(!executor.retire(), "the launch may be about to take a task over");
+        let mut second = std::pin::pin!(executor.launch(LaunchSpec::default()));
+        tokio::time::timeout(AGAIN * 5, &mut second).await.unwrap_err();
+        // The first one failed: there is no task yet.
+        *executor.phase() = Phase::Idle;
+        let error = second.await.unwrap_err().to_string();
+        assert_ne!(error, ALREADY_LAUNCHED);
+    }
+}
