@@ -13,17 +13,15 @@ use crate::sys::watch::register;
 /// How long other programs may go on to change their rules: one that starts makes many, one after the other.
 const SETTLED: Duration = Duration::from_millis(200);
 
-/// Begins to look after them, unless this process does so already.
-pub(super) fn watch(networks: &Networks) {
+/// Begins to look after them, unless this process does so already. `has_changed`: rules may have changed while nobody looked.
+pub(super) fn watch(networks: &Networks, has_changed: bool) {
     if let Some(watch) = networks.watch() {
-        task::spawn(keep_accepted(Arc::new(watch)));
+        task::spawn(keep_accepted(Arc::new(watch), has_changed));
     }
 }
 
-async fn keep_accepted(watch: Arc<FirewallWatch>) {
+async fn keep_accepted(watch: Arc<FirewallWatch>, mut has_changed: bool) {
     let Ok(changes) = register(watch.socket(), Interest::READABLE) else { return };
-    // At first for what has come while nobody looked.
-    let mut has_changed = true;
     loop {
         if has_changed {
             let of_thread = Arc::clone(&watch);

@@ -57,7 +57,6 @@ impl Hook<Place> for IsolationHook {
                 Failed::Other(error) => error,
             });
         }
-        watch(place);
         place.dns = dns(place, network);
         Ok(())
     }
@@ -73,7 +72,9 @@ impl Hook<Place> for IsolationHook {
             place.network = Some(Isolated { network, isolation, status });
         }
         if !anew {
-            watch(place);
+            if place.network.as_ref().is_some_and(|network| network.network.is_bridge()) {
+                forwarded::watch(&place.machine.networks, true);
+            }
             place.dns = record.restore.as_ref().and_then(|restore| restore.dns.clone());
             return Ok(());
         }
@@ -89,13 +90,6 @@ impl Hook<Place> for IsolationHook {
         let errors = tear_down(place, Stop::Now).await;
         place.recorded_is_left |= !errors.is_empty();
         errors
-    }
-}
-
-/// Looks after the packets of the bridge, if it is there.
-fn watch(place: &Place) {
-    if place.network.as_ref().is_some_and(|network| network.network.is_bridge()) {
-        forwarded::watch(&place.machine.networks);
     }
 }
 
@@ -136,6 +130,10 @@ async fn set_up(place: &mut Place, asked: &spec::Network) -> Result<(), Failed> 
     let mut network = planned.await?;
     if network.is_users() {
         check_drivers(place)?;
+    }
+    if network.is_bridge() {
+        // Before its rules are made, so that no change after that is missed.
+        forwarded::watch(&place.machine.networks, false);
     }
     // Recorded before anything is made, and again with the result.
     note(place, &network)?;

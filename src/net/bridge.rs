@@ -66,10 +66,11 @@ const V6: Tables = Tables {
     names: "/proc/thread-self/net/ip6_tables_names",
 };
 
-/// A message of the subsystem `NFNL_SUBSYS_NFTABLES`, and its attributes.
-const GET_CHAIN: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8 | 4;
-const CHAIN_TABLE: u16 = 1;
-const CHAIN_NAME: u16 = 3;
+/// The subsystem in the types of messages, one of these, and the attributes of a chain.
+pub(super) const NFTABLES: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
+const GET_CHAIN: u16 = NFTABLES | 4;
+pub(super) const CHAIN_TABLE: u16 = 1;
+pub(super) const CHAIN_NAME: u16 = 3;
 
 impl Tables {
     const fn of(subnet: Subnet) -> Tables {

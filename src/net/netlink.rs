@@ -110,20 +110,26 @@ fn outcome(answer: &[u8]) -> io::Result<()> {
 /// Calls `each` with the contents of all messages in a piece of a list. Returns whether it was the last piece.
 fn pieces(mut piece: &[u8], each: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<bool> {
     while !piece.is_empty() {
-        let buffer = NetlinkBuffer::new_checked(piece).map_err(|e| unreadable(&e))?;
-        match buffer.message_type() {
+        let whole = piece;
+        match next_message(&mut piece)? {
             // With an errno if it is not complete.
-            DONE => match buffer.payload().first_chunk().map(|code| i32::from_ne_bytes(*code)) {
+            (DONE, payload) => match payload.first_chunk().map(|code| i32::from_ne_bytes(*code)) {
                 Some(code @ ..0) => return Err(io::Error::from_raw_os_error(code.saturating_neg())),
                 _ => return Ok(true),
             },
-            ACKNOWLEDGED => return outcome(piece).map(|()| true),
-            _ => each(buffer.payload())?,
+            (ACKNOWLEDGED, _) => return outcome(whole).map(|()| true),
+            (_, payload) => each(payload)?,
         }
-        let length = usize::try_from(buffer.length()).unwrap_or(usize::MAX);
-        piece = piece.get(length.next_multiple_of(ATTRIBUTE)..).unwrap_or_default();
     }
     Ok(false)
+}
+
+/// The type and the contents of the first message, which is removed from the piece.
+pub(super) fn next_message<'a>(piece: &mut &'a [u8]) -> io::Result<(u16, &'a [u8])> {
+    let buffer = NetlinkBuffer::new_checked(*piece).map_err(|e| unreadable(&e))?;
+    let length = usize::try_from(buffer.length()).unwrap_or(usize::MAX);
+    *piece = piece.get(length.next_multiple_of(ATTRIBUTE)..).unwrap_or_default();
+    Ok((buffer.message_type(), buffer.payload()))
 }
 
 fn unreadable(why: &dyn std::fmt::Display) -> io::Error {

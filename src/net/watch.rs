@@ -7,24 +7,21 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use netlink_packet_core::NetlinkBuffer;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::net::netlink::NETFILTER;
 
-use super::bridge;
+use super::bridge::{self, CHAIN_NAME, CHAIN_TABLE, NFTABLES};
 use super::lease::NAME;
-use super::netlink::{attribute, listen};
+use super::netlink::{attribute, listen, next_message};
 use super::{Error, PATIENCE, take_lock};
 
 /// `NFNLGRP_NFTABLES` of `<linux/netfilter/nfnetlink.h>`, as a bit.
 const GROUP: u32 = 1 << 6;
-/// Messages of the subsystem `NFNL_SUBSYS_NFTABLES`, and the attributes by which they name a table and a chain.
-const NEW_CHAIN: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8 | 3;
-const NEW_RULE: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8 | 6;
-const GONE_RULE: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8 | 8;
-const TABLE: u16 = 1;
-const CHAIN_NAME: u16 = 3;
+/// Messages, and the attribute by which a rule names its chain; its table is that of [`CHAIN_TABLE`].
+const NEW_CHAIN: u16 = NFTABLES | 3;
+const NEW_RULE: u16 = NFTABLES | 6;
+const GONE_RULE: u16 = NFTABLES | 8;
 const CHAIN_OF_RULE: u16 = 2;
 /// Length of `struct nfgenmsg`, which begins with the family.
 const FAMILY_HEADER: usize = 4;
@@ -77,21 +74,19 @@ impl FirewallWatch {
 
 /// Whether a message says that the chain FORWARD of iptables was made or changed, or has got or lost a rule.
 fn concerns_forwarded(mut piece: &[u8]) -> bool {
-    while let Ok(message) = NetlinkBuffer::new_checked(piece) {
-        let name = match message.message_type() {
+    while let Ok((kind, payload)) = next_message(&mut piece) {
+        let name = match kind {
             NEW_CHAIN => Some(CHAIN_NAME),
             NEW_RULE | GONE_RULE => Some(CHAIN_OF_RULE),
             _ => None,
         };
-        if let (Some(name), Some((header, attributes))) = (name, message.payload().split_at_checked(FAMILY_HEADER))
+        if let (Some(name), Some((header, attributes))) = (name, payload.split_at_checked(FAMILY_HEADER))
             && [libc::NFPROTO_IPV4, libc::NFPROTO_IPV6].contains(&i32::from(header[0]))
-            && attribute(attributes, TABLE) == Some(b"filter\0")
+            && attribute(attributes, CHAIN_TABLE) == Some(b"filter\0")
             && attribute(attributes, name) == Some(b"FORWARD\0")
         {
             return true;
         }
-        let length = usize::try_from(message.length()).unwrap_or(usize::MAX);
-        piece = piece.get(length.next_multiple_of(FAMILY_HEADER)..).unwrap_or_default();
     }
     false
 }
@@ -115,17 +110,17 @@ mod tests {
 
     #[test]
     fn a_chain_of_iptables_for_forwarded_packets_concerns_the_bridge() {
-        let chain = |table, name| message(NEW_CHAIN, libc::NFPROTO_IPV4, &[(TABLE, table), (CHAIN_NAME, name)]);
+        let chain = |table, name| message(NEW_CHAIN, libc::NFPROTO_IPV4, &[(CHAIN_TABLE, table), (CHAIN_NAME, name)]);
         assert!(concerns_forwarded(&chain("filter", "FORWARD")));
         assert!(concerns_forwarded(&[chain("nat", "DOCKER"), chain("filter", "FORWARD")].concat()), "the second one");
-        let rule = [(TABLE, "filter"), (CHAIN_OF_RULE, "FORWARD")];
+        let rule = [(CHAIN_TABLE, "filter"), (CHAIN_OF_RULE, "FORWARD")];
         assert!(concerns_forwarded(&message(GONE_RULE, libc::NFPROTO_IPV6, &rule)));
         assert!(concerns_forwarded(&message(NEW_RULE, libc::NFPROTO_IPV4, &rule)));
         let others = [
             chain("filter", "AGENTBIN-FORWARD"),
             chain("nat", "FORWARD"),
-            message(NEW_CHAIN, libc::NFPROTO_INET, &[(TABLE, "filter"), (CHAIN_NAME, "FORWARD")]),
-            message(NEW_RULE, libc::NFPROTO_IPV4, &[(TABLE, "filter"), (CHAIN_OF_RULE, "AGENTBIN-FORWARD")]),
+            message(NEW_CHAIN, libc::NFPROTO_INET, &[(CHAIN_TABLE, "filter"), (CHAIN_NAME, "FORWARD")]),
+            message(NEW_RULE, libc::NFPROTO_IPV4, &[(CHAIN_TABLE, "filter"), (CHAIN_OF_RULE, "AGENTBIN-FORWARD")]),
             chain("filter", "FORWARD")[..20].to_vec(),
             vec![0; 64],
             Vec::new(),
