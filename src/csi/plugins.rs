@@ -422,8 +422,8 @@ impl Plugins {
     /// # Errors
     /// The records cannot be read or written.
     pub fn leave(&self, user: &str) -> io::Result<()> {
-        for (_, files) in self.ledgers()? {
-            for (id, _) in files.load()?.into_iter().filter(|(_, volume)| volume.users.contains_key(user)) {
+        for (_, files, ids) in self.used_by(user)? {
+            for id in ids {
                 // If another process works at the volume, its plugin runs.
                 if let Some(mut locked) = files.lock(&id, false)? {
                     locked.volume.leave(user);
@@ -477,10 +477,17 @@ impl Plugins {
     /// # Errors
     /// The records cannot be read.
     pub(crate) fn of_user(&self, user: &str) -> io::Result<Vec<String>> {
+        Ok(self.used_by(user)?.into_iter().map(|(plugin, ..)| plugin).collect())
+    }
+
+    /// The same, with the records and the ids of these volumes.
+    fn used_by(&self, user: &str) -> io::Result<Vec<(String, Files, Vec<VolumeId>)>> {
         let mut found = Vec::new();
         for (plugin, files) in self.ledgers()? {
-            if files.load()?.iter().any(|(_, volume)| volume.users.contains_key(user)) {
-                found.push(plugin);
+            let used = files.load()?.into_iter().filter(|(_, volume)| volume.users.contains_key(user));
+            let ids: Vec<VolumeId> = used.map(|(id, _)| id).collect();
+            if !ids.is_empty() {
+                found.push((plugin, files, ids));
             }
         }
         Ok(found)
