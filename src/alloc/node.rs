@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use super::facts;
 use crate::cgroup::Regime;
@@ -162,8 +163,14 @@ pub fn compute() -> Compute {
     Compute { total_mhz: core_mhz().unwrap_or(0) * u64::from(cores), cores }
 }
 
-/// The speed of a core, in Nomad's unit of CPU.
+/// The speed of a core, in Nomad's unit of CPU: the same for all tasks of this process, and read once, as `/proc/cpuinfo` is long
+/// where there are many cores.
 fn core_mhz() -> Option<u64> {
+    static READ: OnceLock<Option<u64>> = OnceLock::new();
+    *READ.get_or_init(read_core_mhz)
+}
+
+fn read_core_mhz() -> Option<u64> {
     let highest = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");
     let highest = highest.ok().and_then(|khz| Some(khz.trim().parse::<u64>().ok()? / 1000));
     highest.or_else(|| {
