@@ -294,7 +294,8 @@ impl Offers {
             let probe = self.probe(owner, service, check).unwrap_or_else(Probe::Broken);
             let pace = pace(check);
             // Of a check that goes on, what it found last.
-            let known = self.control.board().change(|all| Some(all.get(&one.id)?.checks.get(number)?.status));
+            let registered = self.control.services().into_iter().find(|known| known.id == one.id);
+            let known = registered.and_then(|known| Some(known.checks.get(number)?.status));
             let pace = Pace { initial: known.unwrap_or(pace.initial), ..pace };
             let trial = Trial::new(probe, pace, self.inside(owner, service, check));
             one.checks.spawn(boxed(watched.run(trial)));
