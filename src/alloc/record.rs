@@ -514,6 +514,26 @@ pub(super) fn remove_record(path: &Path) -> Result<(), RecordError> {
 }
 
 #[cfg(test)]
+impl Restore {
+    /// Of an agent's allocation that is set up.
+    pub(super) fn of_agent(tasks: Vec<State>) -> Restore {
+        Restore {
+            owner: Owner::Agent,
+            index: 0,
+            name: String::new(),
+            created: SystemTime::now(),
+            ports: Vec::new(),
+            ports_are_assigned: false,
+            network: None,
+            dns: None,
+            stopping: false,
+            is_set_up: true,
+            tasks,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -547,22 +567,7 @@ mod tests {
 
     #[test]
     fn an_allocation_has_ended_when_none_of_its_tasks_runs_again() {
-        let with = |tasks: Vec<State>| {
-            let restore = Restore {
-                owner: Owner::Agent,
-                index: 0,
-                name: String::new(),
-                created: SystemTime::now(),
-                ports: Vec::new(),
-                ports_are_assigned: false,
-                network: None,
-                dns: None,
-                stopping: false,
-                is_set_up: true,
-                tasks,
-            };
-            record(&AllocId::new(uuid::Uuid::new_v4())).restorable(restore)
-        };
+        let with = |tasks: Vec<State>| record(&AllocId::new(uuid::Uuid::new_v4())).restorable(Restore::of_agent(tasks));
         let of = |phase: Phase, anew: bool| State { phase, anew, ..State::default() };
         let dead = of(Phase::Dead, false);
         assert!(with(vec![dead.clone(), dead.clone()]).has_ended());

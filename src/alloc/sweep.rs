@@ -253,21 +253,8 @@ mod tests {
     fn what_is_removed_is_what_there_is_under_the_lock() {
         let data = tempfile::tempdir().unwrap();
         let id = AllocId::new(uuid::Uuid::new_v4());
-        let restore = Restore {
-            owner: Owner::Agent,
-            index: 0,
-            name: String::new(),
-            created: std::time::SystemTime::now(),
-            ports: Vec::new(),
-            ports_are_assigned: false,
-            network: None,
-            dns: None,
-            stopping: false,
-            is_set_up: true,
-            tasks: Vec::new(),
-        };
         let records = Records::new(data.path());
-        records.create(Record::new(&id, "job", "group").unwrap().restorable(restore)).unwrap();
+        records.create(Record::new(&id, "job", "group").unwrap().restorable(Restore::of_agent(Vec::new()))).unwrap();
         let Some(Finding::Wanted(seen)) = gc::scan(data.path()).unwrap().pop() else { panic!() };
         let mut helper = Command::new("sleep").arg("60").spawn().unwrap();
         let process = time::process_id(i32::try_from(helper.id()).unwrap()).unwrap();

@@ -13,7 +13,7 @@ use crate::alloc::owner::Owner as RunOwner;
 use crate::alloc::place::Machine;
 use crate::alloc::run::Alloc;
 use crate::alloc::{Assignment, Stop};
-use crate::spec::{OnUpdate, Pos, RestartMode, RestartPolicy, ServiceProvider};
+use crate::spec::{Job, OnUpdate, Pos, RestartMode, RestartPolicy, ServiceProvider};
 
 fn machine(data: &tempfile::TempDir, scripts: &[(&str, &[Act])]) -> (Arc<Machine>, Arc<FakeDriver>) {
     let driver = FakeDriver::new(scripts);
@@ -66,6 +66,14 @@ fn service(name: &str, port: u16) -> Service {
     }
 }
 
+/// The only allocation of a job, set up, and its control.
+async fn set_up(machine: &Arc<Machine>, job: &Arc<Job>) -> (Alloc, Arc<Control>) {
+    let mut alloc = Alloc::new(machine, job, Assignment::new(job, 0, 0));
+    alloc.set_up().await.unwrap();
+    let control = alloc.control();
+    (alloc, control)
+}
+
 async fn within<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_mins(1), what).await.expect("it comes")
 }
@@ -79,10 +87,7 @@ async fn j3_health_follows_the_checks_and_all_is_withdrawn_in_the_end() {
     let mut job =
         fake::job(vec![crate::spec::Task { services: vec![service("of-task", address.port())], ..task("web") }]);
     job.groups[0].services = vec![service("of-group", address.port())];
-    let assignment = Assignment::new(&job, 0, 0);
-    let mut alloc = Alloc::new(&machine, &Arc::new(job), assignment);
-    alloc.set_up().await.unwrap();
-    let control = alloc.control();
+    let (mut alloc, control) = set_up(&machine, &Arc::new(job)).await;
     let mut health = control.health();
     assert_eq!((health.borrow().checks, health.borrow().since), (2, None));
     let (sender, _events) = mpsc::unbounded_channel();
@@ -164,10 +169,7 @@ async fn j3_an_update_in_place_changes_registrations_and_restarts_nothing() {
     again.groups[0].tasks[0].services = vec![changed];
     again.groups[0].tasks[0].kill_timeout = Duration::from_secs(77);
     again.groups[0].services = vec![service("same", port), service("more", port)];
-    let assignment = Assignment::new(&job, 0, 0);
-    let mut alloc = Alloc::new(&machine, &Arc::new(job), assignment);
-    alloc.set_up().await.unwrap();
-    let control = alloc.control();
+    let (mut alloc, control) = set_up(&machine, &Arc::new(job)).await;
     let mut health = control.health();
     let (sender, _events) = mpsc::unbounded_channel();
     let stop = watch::Sender::new(Stop::No);
@@ -225,10 +227,7 @@ async fn j3_a_status_that_was_not_found_restarts_nothing() {
     job.groups[0].services = vec![offered];
     let mut again = job.clone();
     again.groups[0].services[0].tags = vec!["new".to_owned()];
-    let assignment = Assignment::new(&job, 0, 0);
-    let mut alloc = Alloc::new(&machine, &Arc::new(job), assignment);
-    alloc.set_up().await.unwrap();
-    let control = alloc.control();
+    let (mut alloc, control) = set_up(&machine, &Arc::new(job)).await;
     let mut health = control.health();
     let (sender, _events) = mpsc::unbounded_channel();
     let stop = watch::Sender::new(Stop::No);
@@ -264,10 +263,8 @@ async fn j3_a_canary_has_its_own_tags_until_it_is_promoted() {
     offered.canary_tags = vec!["canary-${NOMAD_ALLOC_INDEX}".to_owned()];
     let mut job = fake::job(vec![task("web")]);
     job.groups[0].services = vec![offered];
-    let (assignment, job) = (Assignment::new(&job, 0, 0), Arc::new(job));
-    let mut alloc = Alloc::new(&machine, &job, assignment);
-    alloc.set_up().await.unwrap();
-    let control = alloc.control();
+    let job = Arc::new(job);
+    let (mut alloc, control) = set_up(&machine, &job).await;
     control.set_canary(true);
     let (sender, _events) = mpsc::unbounded_channel();
     let stop = watch::Sender::new(Stop::No);
