@@ -36,7 +36,7 @@ var mayDifferHere = []allowed{
 	{"*", "log rotation", "web: stdout", "the same", nil},
 	{"raw_exec, docker", "alloc exec of a missing path, alloc exec of a missing name, alloc exec of a missing path with terminal", "missing: *",
 		"status 127 and a message on stderr; stock gives an error or 126. Stock's exec and java do not answer, and their task cannot be stopped", nil},
-	{"exec, raw_exec, docker", "alloc exec of no program", "not executable: *", "status 126 and a message on stderr", nil},
+	{"raw_exec, docker", "alloc exec of no program", "not executable: *", "status 126 and a message on stderr", nil},
 	{"exec, java", "alloc exec, alloc exec as a user", "ids: stdout", "the command has the group of the task's user; stock's has group 0", nil},
 	{"exec, java", "user", "web: stdout", "the task has the group of its user; stock's has group 0", nil},
 	{"exec", "*", "*: driver's events", "an event names each signal that the task does not notice, because it is pid 1 without a handler for it", nil},

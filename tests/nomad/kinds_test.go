@@ -323,7 +323,7 @@ head -c 100000 /dev/zero | tr '\000' e >&2; echo " $n" >&2; n=$((n+1)); done; sl
 		{name: "alloc exec of a missing name", drivers: []string{"raw_exec", "docker"}, script: ready, act: func(o *one) {
 			o.exec("missing", o.started(), false, "", "no-such-program")
 		}},
-		{name: "alloc exec of no program", script: ready, act: func(o *one) {
+		{name: "alloc exec of no program", drivers: []string{"raw_exec", "docker"}, script: ready, act: func(o *one) {
 			o.exec("not executable", o.started(), false, "", "/etc/passwd")
 		}},
 		{name: "alloc exec of a missing path with terminal", drivers: []string{"raw_exec", "docker"}, script: ready, act: func(o *one) {

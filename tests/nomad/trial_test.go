@@ -113,7 +113,7 @@ func TestN1TrialEqualsStock(t *testing.T) {
 	for name, theirs := range theirs {
 		compare(name, theirs)
 	}
-	if len(differences) > 0 && len(differences) <= measuredAgain {
+	for again := 0; again < 3 && len(differences) > 0 && len(differences) <= measuredAgain; again++ {
 		t.Logf("as Nomad's own drivers lose output at times, these are measured on them once more: %q", differences)
 		isOne := func(name string) bool { return differences[name] != nil }
 		for name, theirs := range trialOn(t, "stock again", func() *agent.Agent { return onStock(t, ofStock) }, isOne) {
