@@ -31,8 +31,10 @@ const MIB: i64 = 1024 * 1024;
 const NO_NEW_PRIVILEGES: &str = "no-new-privileges";
 /// Capabilities that an engine grants to every container by default, and that no task may ask for when a minimum is set.
 const WITHHELD: [&str; 4] = ["CAP_FSETID", "CAP_SETFCAP", "CAP_MKNOD", "CAP_NET_RAW"];
-/// Path prefix of Nvidia's devices.
-const NVIDIA: &str = "/dev/nvidia";
+/// Variable in which a device plugin names the Nvidia GPUs of a task.
+const NVIDIA_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
+/// The device that Nvidia's runtime adds to each container with a GPU.
+const NVIDIA_CONTROL: &str = "/dev/nvidiactl";
 /// Smallest number of CPU shares that the kernel accepts.
 const LEAST_SHARES: u64 = 2;
 /// CPU shares of a cgroup that nobody gives any.
@@ -65,6 +67,22 @@ pub(super) fn shares(shares: u64, compute: Compute) -> i64 {
 /// The container name of a task, the same for every start of the task in its allocation.
 pub(super) fn name(task: &TaskConfig) -> String {
     format!("{}-{}", task.name.replace('/', "_"), task.alloc_id)
+}
+
+/// Whether a device plugin gives the task GPUs.
+fn has_gpu(task: &TaskConfig) -> bool {
+    task.device_env.contains_key(NVIDIA_DEVICES)
+}
+
+/// The devices of device plugins. Those of GPUs are only named in a variable, by which their runtime adds them; of these, one that
+/// is always there stands for all.
+pub(super) fn devices(task: &TaskConfig) -> Vec<Device> {
+    let control = || Device {
+        task_path: NVIDIA_CONTROL.to_owned(),
+        host_path: NVIDIA_CONTROL.into(),
+        cgroup_permissions: String::new(),
+    };
+    task.devices.iter().cloned().chain(has_gpu(task).then(control)).collect()
 }
 
 fn bad(text: String) -> DriverError {
@@ -330,12 +348,7 @@ impl Builder<'_> {
             options.push(NO_NEW_PRIVILEGES.to_owned());
         }
         host.security_opt = (!options.is_empty()).then_some(options);
-        // A job can set that variable itself. Only next to an Nvidia device does it come from the device plugin, whose value
-        // takes precedence.
-        let of_plugin = |device: &Device| device.host_path.to_string_lossy().starts_with(NVIDIA);
-        let given = self.task.devices.iter().any(|device| config.policy.minimum.is_none() || of_plugin(device));
-        let gpu = self.task.env.contains_key("NVIDIA_VISIBLE_DEVICES") && given;
-        let runtime = if gpu {
+        let runtime = if has_gpu(self.task) {
             let nvidia = &config.nvidia_runtime;
             if !self.facts.runtimes.contains(nvidia) {
                 return Err(bad(format!("requested docker runtime {nvidia:?} was not found")));
@@ -761,6 +774,7 @@ mod tests {
 
     use super::*;
     use crate::driver::docker::task::KEYS;
+    use crate::driver::policy::{By, Policy};
     use crate::driver::{Dns, NetworkIsolation, Port};
     use crate::spec::collections::BTreeSet;
     use crate::spec::{DriverConfig, MemoryLimits, Resources};
@@ -989,26 +1003,47 @@ mod tests {
         }
     }
 
-    /// D94: with a minimum set, `runtime = "nvidia"` is refused; without one, the job's own variable selects that runtime next
-    /// to any device.
+    /// A task whose device plugin gives it all GPUs: the plugin names them in a variable, and lists no device.
+    fn with_gpus(config: &Value) -> TaskConfig {
+        let variable = BTreeMap::from([(NVIDIA_DEVICES.to_owned(), "all".to_owned())]);
+        TaskConfig { env: variable.clone(), device_env: variable, ..task(config) }
+    }
+
+    /// D94: only a device plugin selects the runtime for GPUs, and no variable that a job sets itself, whatever devices it has.
     #[test]
     fn d94_a_variable_of_the_job_chooses_no_runtime() {
-        let mut given = task(&json!({}));
-        given.env = BTreeMap::from([("NVIDIA_VISIBLE_DEVICES".to_owned(), "all".to_owned())]);
-        let device = |path: &str| Device {
-            host_path: path.into(),
-            task_path: path.to_owned(),
-            cgroup_permissions: "rw".to_owned(),
-        };
-        for (minimum, path, runtime) in [
-            (None, "/dev/ttyUSB0", json!("nvidia")),
-            (Some("default"), "/dev/ttyUSB0", Value::Null),
-            (Some("default"), "/dev/nvidia0", json!("nvidia")),
-        ] {
-            given.devices = vec![device(path)];
-            let plugin = minimum.map_or_else(|| json!({}), |minimum| json!({ "isolation_minimum": minimum }));
-            assert_eq!(body_of(&given, &plugin).unwrap()["HostConfig"]["Runtime"], runtime, "{minimum:?} {path}");
+        let path = "/dev/nvidia0";
+        let device = Device { host_path: path.into(), task_path: path.to_owned(), cgroup_permissions: "rw".to_owned() };
+        let of_plugin = with_gpus(&json!({}));
+        let of_job = TaskConfig { env: of_plugin.env.clone(), devices: vec![device], ..task(&json!({})) };
+        for plugin in [json!({}), json!({ "isolation_minimum": "default" })] {
+            let runtime = |task: &TaskConfig| body_of(task, &plugin).unwrap()["HostConfig"]["Runtime"].clone();
+            assert_eq!((runtime(&of_plugin), runtime(&of_job)), (json!("nvidia"), Value::Null), "{plugin}");
         }
+        for (config, plugin, problem) in [
+            (json!({}), json!({ "nvidia_runtime": "gpus" }), "requested docker runtime \"gpus\" was not found"),
+            (json!({}), json!({ "allow_runtimes": ["runc"] }), "requested runtime \"nvidia\" is not allowed"),
+            (
+                json!({ "runtime": "runc" }),
+                json!({}),
+                "conflicting runtime requests: gpu runtime \"nvidia\" conflicts with task runtime \"runc\"",
+            ),
+        ] {
+            assert_eq!(body_of(&with_gpus(&config), &plugin), Err(problem.to_owned()));
+        }
+    }
+
+    /// D90: GPUs are devices of a device plugin, although it lists none.
+    #[test]
+    fn d90_gpus_are_given_where_the_operator_says_so() {
+        let check = |allow: Option<&str>, config: &TaskConfig| {
+            let allow_devices = allow.map(|glob| vec![glob.to_owned()]);
+            let policy = Policy { minimum: Some(Minimum::Strict), allow_devices, ..Policy::default() };
+            policy.check_devices(NAME, &devices(config), By::Plugin).is_ok()
+        };
+        let (gpus, none) = (with_gpus(&json!({})), task(&json!({})));
+        assert!(!check(None, &gpus) && !check(Some("/dev/tty*"), &gpus) && check(Some("/dev/nvidia*"), &gpus));
+        assert!(check(None, &none));
     }
 
     /// `TestDockerDriver_memoryLimits`: the job's hard and soft limits in MiB, the task's own limit; then the container's

@@ -412,7 +412,7 @@ impl Shared {
             config.policy.check(NAME, &task.config, self.by())?;
         }
         config.policy.check_mounts(NAME, &task.mounts, self.by())?;
-        config.policy.check_devices(NAME, &task.devices, self.by())?;
+        config.policy.check_devices(NAME, &container::devices(task), self.by())?;
         let (target, held) = self.target(task, &config).await?;
         let life = self.life()?;
         let info = unless(given_up, self.info(&life)).await?;
