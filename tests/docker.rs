@@ -832,7 +832,7 @@ fn e1_what_is_asked_for_is_what_the_container_has() {
             "devices": [{ "host_path": "/dev/zero", "container_path": "/dev/nought" }],
             "mount": [{ "type": "tmpfs", "target": "/scratch", "tmpfs_options": [{ "size": 65536 }] }],
             "logging": [{ "type": "json-file", "config": [{ "max-size": "1m" }] }],
-            "port_map": [{ "http": 80 }],
+            "port_map": [{ "http": 80 }], "dns_servers": ["dns.example", "192.0.2.53"],
         }));
         // A task's own network, as jobs without networks of groups have it.
         let port = |label: &str, value| Port { label: label.into(), value, to: 0, host_ip: "127.0.0.1".parse().ok() };
@@ -841,7 +841,10 @@ fn e1_what_is_asked_for_is_what_the_container_has() {
         "job-id".clone_into(&mut task.job_id);
         task.percent_ticks = 0.25;
         task.resources.memory = MemoryLimits { hard_bytes: Some(64 << 20), soft_bytes: Some(32 << 20) };
+        let mut events = world.driver.task_events().unwrap();
         world.start(&task).await;
+        let told = events.try_recv().unwrap().message;
+        assert_eq!(told, "dns_servers: \"dns.example\" is left out, as it is not an IP address");
         let seen: Value = serde_json::from_str(&engine().docker(&["inspect", &world.name()])).unwrap();
         let seen = &seen[0];
         let host = &seen["HostConfig"];
@@ -867,6 +870,7 @@ fn e1_what_is_asked_for_is_what_the_container_has() {
             ("/HostConfig/CapDrop/11", json!("CAP_SYS_CHROOT")),
             ("/HostConfig/PortBindings/80~1tcp", json!([{ "HostIp": "127.0.0.1", "HostPort": "8123" }])),
             ("/HostConfig/PortBindings/8124~1udp", json!([{ "HostIp": "127.0.0.1", "HostPort": "8124" }])),
+            ("/HostConfig/Dns", json!(["192.0.2.53"])),
             ("/HostConfig/Init", json!(true)),
             ("/HostConfig/ReadonlyRootfs", json!(true)),
             ("/HostConfig/GroupAdd", json!(["7"])),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -263,7 +264,8 @@ impl Builder<'_> {
             #[expect(clippy::cast_precision_loss, reason = "a quota needs no 53 bits")]
             let quota = self.task.percent_ticks * period as f64 * f64::from(self.facts.compute.cores.max(1));
             host.cpu_period = Some(period);
-            host.cpu_quota = Some((quota as i64).max(1000));
+            // The smallest quota that the kernel accepts; a task without a share has none.
+            host.cpu_quota = (self.task.percent_ticks > 0.0).then_some((quota as i64).max(1000));
         }
         host.cpuset_cpus = some(&resources.cpuset_cpus);
         host.cgroup_parent = some(&self.facts.cgroup_parent);
@@ -402,6 +404,8 @@ impl Builder<'_> {
                 let path = lexical(&own.join(source));
                 self.check_source(&path)?;
                 path
+            } else if source.starts_with('/') {
+                lexical(Path::new(source))
             } else {
                 PathBuf::from(source)
             };
@@ -517,20 +521,19 @@ impl Builder<'_> {
         let logging = &self.read.logging;
         let (driver, options) = if logging.driver.is_empty() && logging.options.is_empty() {
             (&self.config.log_driver, &self.config.log_options)
-        } else if logging.driver.is_empty() {
-            (&self.config.log_driver, &logging.options)
         } else {
+            // Options without a driver are for the engine's own one.
             (&logging.driver, &logging.options)
         };
         let config = Some(options.clone().into_iter().collect());
-        host.log_config = Some(HostConfigLogConfig { typ: Some(driver.clone()), config });
+        host.log_config = Some(HostConfigLogConfig { typ: some(driver), config });
     }
 
-    /// Host name and address for the hosts file of a group's network, if the container is in it.
+    /// Host name and address for the hosts file of a group's network, if the container is in it and both are known.
     fn hosts(&self) -> Option<(&str, &str)> {
         let network = self.task.network.as_ref().filter(|_| self.read.network_mode.is_empty())?;
         let (hostname, address) = network.hosts.as_ref()?;
-        (!hostname.is_empty()).then_some((hostname, address))
+        (!hostname.is_empty() && !address.is_empty()).then_some((hostname, address))
     }
 
     /// The container that holds the group's network, if there is one.
@@ -551,7 +554,8 @@ impl Builder<'_> {
         host.network_mode = Some(mode.clone());
         let foreign = mode.starts_with("container:");
         if self.task.dns.is_none() && !foreign {
-            host.dns = filled_list(&read.dns_servers);
+            let servers = read.dns_servers.iter().filter(|server| is_address(server)).cloned();
+            host.dns = filled_list(&servers.collect::<Vec<_>>());
             host.dns_search = filled_list(&read.dns_search);
             host.dns_options = filled_list(&read.dns_options);
         }
@@ -570,23 +574,24 @@ impl Builder<'_> {
         };
         let missing = |label: &str| bad(format!("Port {label:?} not found, check network block"));
         let find = |label: &str| self.task.ports.iter().find(|port| port.label == label).ok_or_else(|| missing(label));
-        if !foreign && read.ports.is_empty() && !self.task.task_ports.is_empty() {
-            for port in &self.task.task_ports {
-                publish(read.port_map.get(&port.label).copied().unwrap_or(port.value), port);
+        // Beside `ports`, a `port_map` maps nothing.
+        if foreign {
+            if read.ports.is_empty() && !read.port_map.is_empty() {
+                return Err(bad("'port_map' cannot map group network ports, use 'ports' instead".to_owned()));
             }
-        } else if !foreign {
+        } else if !read.ports.is_empty() {
             for label in &read.ports {
                 let port = find(label)?;
                 publish(if port.to == 0 { port.value } else { port.to }, port);
             }
+        } else if self.task.task_ports.is_empty() {
             for (label, inside) in &read.port_map {
-                if read.ports.contains(label) {
-                    return Err(bad("'port_map' cannot map group network ports, use 'ports' instead".to_owned()));
-                }
                 publish(*inside, find(label)?);
             }
-        } else if !read.port_map.is_empty() {
-            return Err(bad("'port_map' cannot map group network ports, use 'ports' instead".to_owned()));
+        } else {
+            for port in &self.task.task_ports {
+                publish(read.port_map.get(&port.label).copied().unwrap_or(port.value), port);
+            }
         }
         let exposed: Vec<String> = bindings.keys().cloned().collect();
         host.port_bindings = (!bindings.is_empty()).then_some(bindings);
@@ -752,17 +757,24 @@ fn security_option(text: &str) -> Result<String, DriverError> {
     Ok(format!("seccomp={profile}"))
 }
 
+/// Whether the text is an IP address, as the engine and hosts files require.
+pub(super) fn is_address(text: &str) -> bool {
+    text.parse::<IpAddr>().is_ok()
+}
+
 /// The hosts file of a task in its group's network.
-pub(super) fn hosts_text(address: &str, hostname: &str, extra: &[String]) -> Result<String, DriverError> {
+fn hosts_text(address: &str, hostname: &str, extra: &[String]) -> Result<String, DriverError> {
     let mut text = "127.0.0.1 localhost\n::1 localhost\n::1 ip6-localhost ip6-loopback\nfe00::0 ip6-localnet\n\
                     ff00::0 ip6-mcastprefix\nff02::1 ip6-allnodes\nff02::2 ip6-allrouters\nff02::3 ip6-allhosts\n"
         .to_owned();
-    if !address.is_empty() {
-        let _ = writeln!(text, "{address} {hostname}");
-    }
+    let _ = writeln!(text, "{address} {hostname}");
     for entry in extra {
-        let pair = entry.split_once(':').filter(|(name, ip)| !name.is_empty() && !ip.is_empty());
-        let (name, ip) = pair.ok_or_else(|| bad(format!("invalid hosts entry {entry:?}; write host:ip")))?;
+        let cannot = |what: &str| bad(format!("failed to build mount for /etc/hosts: invalid {what} {entry:?}"));
+        let pair = entry.split_once(':').filter(|(name, _)| !name.is_empty());
+        let (name, ip) = pair.ok_or_else(|| cannot("hosts entry"))?;
+        if !is_address(ip) {
+            return Err(cannot("IP address"));
+        }
         let _ = writeln!(text, "{ip} {name}");
     }
     Ok(text)
@@ -866,7 +878,12 @@ mod tests {
                 "/HostConfig/PortBindings/8080~1tcp/0/HostPort",
                 json!("20001"),
             ),
-            ("dns_servers", json!({ "dns_servers": ["1.1.1.1"] }), "/HostConfig/Dns", json!(["1.1.1.1"])),
+            (
+                "dns_servers",
+                json!({ "dns_servers": ["1.1.1.1", "dns.example", "::1"] }),
+                "/HostConfig/Dns",
+                json!(["1.1.1.1", "::1"]),
+            ),
             ("dns_search_domains", json!({ "dns_search_domains": ["d"] }), "/HostConfig/DnsSearch", json!(["d"])),
             ("dns_options", json!({ "dns_options": ["rotate"] }), "/HostConfig/DnsOptions", json!(["rotate"])),
             ("extra_hosts", json!({ "extra_hosts": ["h:1.2.3.4"] }), "/HostConfig/ExtraHosts", json!(["h:1.2.3.4"])),
@@ -955,10 +972,22 @@ mod tests {
                 json!("name:/x"),
             ),
             (
+                "volume_driver",
+                json!({ "volume_driver": "d", "volumes": ["/a/./b/../c:/x:ro"] }),
+                "/HostConfig/Binds/4",
+                json!("/a/c:/x:ro"),
+            ),
+            (
                 "logging",
                 json!({ "logging": [{ "driver": "local", "config": [{ "max-size": "1m" }] }] }),
                 "/HostConfig/LogConfig",
                 json!({ "Type": "local", "Config": { "max-size": "1m" } }),
+            ),
+            (
+                "logging",
+                json!({ "logging": [{ "config": [{ "max-size": "1m" }] }] }),
+                "/HostConfig/LogConfig",
+                json!({ "Config": { "max-size": "1m" } }),
             ),
             (
                 "logging",
@@ -1140,7 +1169,11 @@ mod tests {
             (json!({}), json!({ "volume_driver": "d" }), "volumes are not enabled; cannot use volume driver"),
             (json!({}), json!({ "mount": [{ "source": "v", "target": "/t" }] }), "cannot mount volume: \"v\""),
             (json!({}), json!({ "port_map": [{ "none": 1 }] }), "Port \"none\" not found"),
-            (json!({}), json!({ "ports": ["http"], "port_map": [{ "http": 1 }] }), "use 'ports' instead"),
+            (
+                json!({}),
+                json!({ "network_mode": "container:x", "port_map": [{ "http": 1 }] }),
+                "'port_map' cannot map group network ports, use 'ports' instead",
+            ),
             (json!({}), json!({ "cgroupns": "own" }), "invalid cgroupns"),
             (json!({}), json!({ "security_opt": ["seccomp=/nonexistent"] }), "opening seccomp profile"),
         ] {
@@ -1155,6 +1188,46 @@ mod tests {
         for (own, most, expected) in [(-1, 77, 77), (0, 77, 77), (50, 77, 50), (50, 0, 50), (-1, 0, -1), (0, 0, -1)] {
             let built = body(&json!({ "pids_limit": own }), &json!({ "pids_limit": most })).unwrap();
             assert_eq!(built["HostConfig"]["PidsLimit"], json!(expected), "{own} {most}");
+        }
+    }
+
+    /// A `port_map` that is left over beside `ports` maps nothing; the task has its variables.
+    #[test]
+    fn e1_a_port_map_beside_ports_maps_nothing() {
+        for (mode, expected) in [("bridge", &["80/tcp", "80/udp"][..]), ("container:x", &[])] {
+            let port_map = json!([{ "http": 1, "raw": 2, "none": 3 }]);
+            let config = json!({ "network_mode": mode, "ports": ["http"], "port_map": port_map });
+            let built = body(&config, &json!({})).unwrap();
+            let bound = built["HostConfig"]["PortBindings"].as_object().into_iter().flatten();
+            let mut ports: Vec<&str> = bound.map(|(port, _)| port.as_str()).collect();
+            ports.sort_unstable();
+            assert_eq!(ports, expected, "{mode}");
+            assert!(built["Env"].as_array().unwrap().contains(&json!("NOMAD_PORT_http=1")), "{mode}");
+        }
+    }
+
+    #[test]
+    fn e1_a_hard_limit_of_no_share_is_no_quota() {
+        let limited = task(&json!({ "cpu_hard_limit": true }));
+        for (percent_ticks, quota) in [(0.5, json!(200_000)), (0.000_001, json!(1000)), (0.0, Value::Null)] {
+            let built = body_of(&TaskConfig { percent_ticks, ..limited.clone() }, &json!({})).unwrap();
+            let host = &built["HostConfig"];
+            assert_eq!((&host["CpuQuota"], &host["CpuPeriod"]), (&quota, &json!(100_000)), "{percent_ticks}");
+        }
+    }
+
+    #[test]
+    fn e1_hosts_are_names_with_addresses() {
+        let hosts = |extra: &str| hosts_text("10.0.0.2", "web", &[extra.to_owned()]).map_err(|e| e.to_string());
+        assert!(hosts("db:::1").unwrap().ends_with("10.0.0.2 web\n::1 db\n"));
+        for (extra, problem) in [
+            ("db", "hosts entry \"db\""),
+            (":1.2.3.4", "hosts entry \":1.2.3.4\""),
+            ("db:", "IP address \"db:\""),
+            ("db:host-gateway", "IP address \"db:host-gateway\""),
+            ("db:1.2.3.4.5", "IP address \"db:1.2.3.4.5\""),
+        ] {
+            assert_eq!(hosts(extra), Err(format!("failed to build mount for /etc/hosts: invalid {problem}")));
         }
     }
 
@@ -1186,6 +1259,13 @@ mod tests {
         assert_eq!(targets, ["/etc/resolv.conf", "/etc/hosts"]);
         let hosts = std::fs::read_to_string(dir.path().join("web/hosts")).unwrap();
         assert!(hosts.contains("10.0.0.2 name\n") && hosts.ends_with("1.2.3.4 h\n"), "{hosts}");
+        // Without the address there is no hosts file.
+        let nowhere = NetworkIsolation {
+            hosts: Some(("name".to_owned(), String::new())),
+            ..given.network.clone().unwrap_or_default()
+        };
+        let built = body_of(&TaskConfig { network: Some(nowhere), ..given.clone() }, &json!({})).unwrap();
+        assert_eq!(built["HostConfig"]["Mounts"].as_array().unwrap().len(), 1, "/etc/resolv.conf");
         // Shares outside of the kernel's range.
         for (shares, expected) in [(1, 2), (300_000, 262_144)] {
             given.resources.cpu_shares = shares;

@@ -433,6 +433,9 @@ impl Shared {
         let builder = Builder { task, read: &read, config: &config, facts: &facts };
         // Before anything is fetched: a configuration error does not depend on the image.
         builder.body("")?;
+        for server in read.dns_servers.iter().filter(|server| !container::is_address(server)) {
+            self.event(task, &format!("dns_servers: {server:?} is left out, as it is not an IP address"), &[]);
+        }
         let sizes = Reader::any(NAME, &task.config).has("logs");
         if sizes && !matches!(target, Some(Target::Files(_))) {
             self.event(task, NO_SIZES, &[]);
