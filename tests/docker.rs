@@ -920,6 +920,7 @@ fn e1_starts_that_fail_leave_nothing() {
             (json!({ "mount": [{ "type": "bend" }] }), "invalid mount type"),
             (json!({ "load": "missing.tar", "image": "nothing:1" }), "unable to load image from archive"),
             (json!({ "image": "127.0.0.1:1/nothing:1" }), "Failed to pull `127.0.0.1:1/nothing:1`"),
+            (json!({ "image": "nothing:" }), "the image name \"nothing:\" is not valid"),
             (json!({ "imgae": "x" }), "unsupported key \"imgae\""),
         ] {
             let error = fails(config).await.to_string();
@@ -927,6 +928,19 @@ fn e1_starts_that_fail_leave_nothing() {
         }
         let missing = fails(json!({ "command": "/bin/nothing" })).await;
         assert!(matches!(missing, DriverError::CommandNotFound(_)), "{missing:?}");
+        // An event names the image with its tag.
+        let mut events = world.driver.task_events().unwrap();
+        fails(json!({ "image": "127.0.0.1:1/nothing" })).await;
+        let event = events.try_recv().unwrap();
+        let image = event.annotations["image"].as_str();
+        assert_eq!((event.message.as_str(), image), ("Downloading image", "127.0.0.1:1/nothing:latest"));
+        // Where no registry answers, an image that is here will do, unless it has to be pulled.
+        engine().docker(&["tag", IMAGE, "127.0.0.1:1/here:latest"]);
+        let here = |force: bool| json!({ "image": "127.0.0.1:1/here", "force_pull": force, "command": "true" });
+        assert_eq!(world.run(&world.task(here(false))).await.exit_code, 0);
+        let forced = fails(here(true)).await.to_string();
+        assert!(forced.contains("Failed to pull `127.0.0.1:1/here:latest`"), "{forced}");
+        engine().docker(&["rmi", "127.0.0.1:1/here:latest"]);
         world.assert_nothing_left().await;
 
         // An archive in the task's directory is an image, too.

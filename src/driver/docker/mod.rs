@@ -33,7 +33,7 @@ use self::collect::{Collector, Target};
 use self::config::Config;
 use self::container::{Builder, Facts};
 use self::cursor::Bookmark;
-use self::image::{Images, Progressing, Wanted};
+use self::image::{Images, Progressing, Reference, Wanted};
 use self::life::Life;
 use self::state::{Own, State};
 use self::task::Task as Read;
@@ -433,6 +433,7 @@ impl Shared {
         let builder = Builder { task, read: &read, config: &config, facts: &facts };
         // Before anything is fetched: a configuration error does not depend on the image.
         builder.body("")?;
+        let reference = Reference::parse(&read.image)?;
         for server in read.dns_servers.iter().filter(|server| !container::is_address(server)) {
             self.event(task, &format!("dns_servers: {server:?} is left out, as it is not an IP address"), &[]);
         }
@@ -442,16 +443,17 @@ impl Shared {
         }
         let local = task.alloc_dir.join(&task.name).join("local");
         let wanted = Wanted {
-            image: &read.image,
+            image: &reference,
             auth: &read.auth,
             auth_soft_fail: read.auth_soft_fail,
             force_pull: read.force_pull,
             timeout: read.image_pull_timeout.unwrap_or(config.image_pull_timeout),
             archive: (!read.load.is_empty()).then_some((local.as_path(), read.load.as_str())),
         };
+        let tell = |text: &str| self.event(task, text, &[("image", &reference.name())]);
         let report = |pull: Progressing| match pull {
-            Progressing::Begins => self.event(task, "Downloading image", &[("image", &read.image)]),
-            Progressing::Is(far) => self.event(task, &format!("Docker image pull progress: {far}"), &[]),
+            Progressing::Begins => tell("Downloading image"),
+            Progressing::Is(far) => tell(&format!("Docker image pull progress: {far}")),
         };
         let image = unless(given_up, self.images.get(&life.engine, &config, &wanted, &task.id, &report)).await?;
         // From here on a container may exist: after a crash this file shows that.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::config::infra_image;
-use super::image::Wanted;
+use super::image::{Reference, Wanted};
 use super::task::Auth;
 use super::{LABEL_ALLOC, LABEL_NODE, LABEL_START, Shared};
 use crate::docker::Container;
@@ -44,8 +44,9 @@ impl Shared {
         let image = if !self.settings.host.fetches_infra_image && config.infra_image == infra_image() {
             super::pause::image(&life.engine).await?
         } else {
+            let reference = Reference::parse(&config.infra_image)?;
             let wanted = Wanted {
-                image: &config.infra_image,
+                image: &reference,
                 auth: &Auth::default(),
                 auth_soft_fail: true,
                 force_pull: false,
