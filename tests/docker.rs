@@ -928,6 +928,13 @@ fn e1_starts_that_fail_leave_nothing() {
         }
         let missing = fails(json!({ "command": "/bin/nothing" })).await;
         assert!(matches!(missing, DriverError::CommandNotFound(_)), "{missing:?}");
+        // An engine that says why it cannot start a container is not asked again.
+        let proxy = Proxy::new(engine(), None);
+        set_config(&world.driver, &proxy.endpoint(), json!({}));
+        let device = fails(json!({ "devices": [{ "host_path": "/dev/nothing" }] })).await;
+        assert!(matches!(device, DriverError::Failed { recoverable: false, .. }), "{device:?}");
+        assert_eq!(proxy.creates().len(), 1, "{:?}", proxy.log());
+        set_config(&world.driver, &engine().endpoint(), json!({}));
         // An event names the image with its tag.
         let mut events = world.driver.task_events().unwrap();
         fails(json!({ "image": "127.0.0.1:1/nothing" })).await;

@@ -188,10 +188,12 @@ impl Life {
             };
             let text = format!("Failed to start container {id}: {error}");
             if !container.error.is_empty() || !error.is_uncertain() {
+                // An engine that says why it failed would fail again, unless something was in the way.
+                let recoverable = error.is_conflict() || (error.is_uncertain() && !error.is_answer());
                 return Err(match container.exit_code {
                     NOT_FOUND => DriverError::CommandNotFound(text),
                     NOT_EXECUTABLE => DriverError::CommandNotExecutable(text),
-                    _ => failed(text, error.is_conflict() || error.is_uncertain()),
+                    _ => failed(text, recoverable),
                 });
             }
             if tries >= TRIES {
@@ -316,6 +318,68 @@ impl Life {
             if lock(&self.graves).is_empty() {
                 return;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{UnixListener, UnixStream};
+
+    use super::*;
+    use crate::docker::{Deadlines, Endpoint};
+
+    /// The first line of a request, and its body.
+    async fn request(stream: &mut UnixStream) -> (String, String) {
+        let (mut text, mut buffer) = (String::new(), vec![0; 16 * 1024]);
+        loop {
+            let length = stream.read(&mut buffer).await.unwrap();
+            assert_ne!(length, 0, "{text}");
+            text.push_str(&String::from_utf8_lossy(&buffer[..length]));
+            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+            let lower = head.to_lowercase();
+            let expected = lower.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+            if body.len() >= expected.unwrap_or(0) {
+                return (head.lines().next().unwrap_or_default().to_owned(), body.to_owned());
+            }
+        }
+    }
+
+    /// An engine whose status and body for a request are those that `answer` returns for its first line and body.
+    fn engine(dir: &Path, mut answer: impl FnMut(&str, &str) -> (u16, String) + Send + 'static) -> Engine {
+        let socket = dir.join("sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (line, body) = request(&mut stream).await;
+                let (status, said) = answer(&line, &body);
+                let head =
+                    format!("HTTP/1.1 {status} X\r\nApi-Version: 1.41\r\nContent-Length: {}\r\n\r\n", said.len());
+                stream.write_all((head + &said).as_bytes()).await.unwrap();
+            }
+        });
+        Engine::new(&Endpoint::Unix(socket), Deadlines::default()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn e3_an_engine_that_says_why_a_start_fails_is_not_asked_again() {
+        for (status, why, expected) in [(500, "no such device", false), (400, "", false), (409, "", true)] {
+            let (dir, starts) = (tempfile::tempdir().unwrap(), Arc::new(Mutex::new(0)));
+            let counted = Arc::clone(&starts);
+            let engine = engine(dir.path(), move |line, _| {
+                if line.contains("/start ") {
+                    *lock(&counted) += 1;
+                    return (status, json!({ "message": "no" }).to_string());
+                }
+                (200, json!({ "Id": "0a", "State": { "Error": why, "ExitCode": 128 } }).to_string())
+            });
+            let error = Life::new(engine).start("0a").await.unwrap_err();
+            assert!(matches!(error, DriverError::Failed { recoverable, .. } if recoverable == expected), "{error:?}");
+            assert_eq!(*lock(&starts), 1, "{error}");
         }
     }
 }
