@@ -849,6 +849,7 @@ fn e1_what_is_asked_for_is_what_the_container_has() {
         let seen = &seen[0];
         let host = &seen["HostConfig"];
         for (pointer, expected) in [
+            ("/Config/Image", json!(IMAGE)),
             ("/Config/Hostname", json!("host-1")),
             ("/Config/WorkingDir", json!("/tmp")),
             ("/Config/Cmd", json!(["sleep", "1000"])),
@@ -2424,6 +2425,8 @@ fn g2_a_group_has_its_network_from_a_container() {
         let (network, created) = world.driver.create_network(&world.alloc, "the-host").await.unwrap();
         assert!(created && network.path.starts_with(engine().path()), "{network:?}");
         assert_eq!(network.labels["docker_sandbox_hostname"], "the-host");
+        let pause = &network.labels["docker_sandbox_container_id"];
+        assert_eq!(engine().docker(&["inspect", "-f", "{{.Config.Image}}", pause]), "pause:test");
         let (again, created) = world.driver.create_network(&world.alloc, "the-host").await.unwrap();
         assert!(!created);
         assert_eq!(again, network);

@@ -156,7 +156,7 @@ impl Builder<'_> {
         self.task.alloc_dir.join(&self.task.name)
     }
 
-    /// The whole body. `image` is an id.
+    /// The whole body. `image` is the id of the image that the task names.
     pub(super) fn body(&self, image: &str) -> Result<ContainerCreateBody, DriverError> {
         let read = self.read;
         let mut host = HostConfig::default();
@@ -184,9 +184,12 @@ impl Builder<'_> {
             networking_config: networking,
             ..ContainerCreateBody::default()
         };
-        // Two starts with the same configuration have the same digest, so that the second may adopt a running container.
+        // Two starts with the same configuration have the same digest, so that the second may adopt a running container. The
+        // digest is of the id, as the name may be given to another image.
         let mark = mark(&body);
         body.labels.get_or_insert_default().insert(LABEL_CONFIG.to_owned(), mark);
+        // The name is what engines show.
+        body.image = Some(read.image.strip_prefix("https://").unwrap_or(&read.image).to_owned());
         Ok(body)
     }
 
@@ -817,13 +820,17 @@ mod tests {
     }
 
     fn body_of(task: &TaskConfig, plugin: &Value) -> Result<Value, String> {
+        body_from("sha256:1", task, plugin)
+    }
+
+    fn body_from(image: &str, task: &TaskConfig, plugin: &Value) -> Result<Value, String> {
         let read = Task::read(&task.config).map_err(|e| e.to_string())?;
         let config = Config::read(&object(plugin)).map_err(|e| e.to_string())?;
         let runtimes = vec!["nvidia".to_owned(), "runc".to_owned()];
         let compute = Compute { total_mhz: 8000, cores: 4 };
         let facts = Facts { runtimes, compute, swappiness: true, ..Facts::default() };
         let builder = Builder { task, read: &read, config: &config, facts: &facts };
-        builder.body("sha256:1").map(|body| serde_json::to_value(body).unwrap()).map_err(|e| e.to_string())
+        builder.body(image).map(|body| serde_json::to_value(body).unwrap()).map_err(|e| e.to_string())
     }
 
     fn body(config: &Value, plugin: &Value) -> Result<Value, String> {
@@ -837,6 +844,7 @@ mod tests {
         let privileged = json!({ "allow_privileged": true, "volumes": { "enabled": true }, "allow_runtimes": ["kata"],
                                  "allow_caps": ["all"] });
         let rows = [
+            ("image", json!({ "image": "https://r.io/a:1" }), "/Image", json!("r.io/a:1")),
             ("command", json!({ "command": "c" }), "/Cmd", json!(["c"])),
             ("args", json!({ "command": "c", "args": ["a", "b"] }), "/Cmd", json!(["c", "a", "b"])),
             ("args", json!({ "args": ["a"] }), "/Cmd", json!(["a"])),
@@ -1008,7 +1016,7 @@ mod tests {
             seen.insert(key);
         }
         // Not part of the container: fetching its image, its name, agentbin's own log files; and two keys without an effect.
-        seen.extend(["image", "auth", "auth_soft_fail", "force_pull", "image_pull_timeout", "load", "logs"]);
+        seen.extend(["auth", "auth_soft_fail", "force_pull", "image_pull_timeout", "load", "logs"]);
         seen.extend(["container_exists_attempts", "advertise_ipv6_address", "isolation", "cpuset_cpus"]);
         assert_eq!(seen, KEYS.into_iter().collect());
     }
@@ -1276,6 +1284,8 @@ mod tests {
         let before = mark(&given);
         "a/web/2".clone_into(&mut given.id);
         assert_eq!(mark(&given), before);
+        let other = body_from("sha256:2", &given, &json!({})).unwrap();
+        assert_ne!(other["Labels"][LABEL_CONFIG], before, "another image of this name");
         given.env.clear();
         assert_ne!(mark(&given), before);
         // In a network of its own choice a container has the engine's hosts file.

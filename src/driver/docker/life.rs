@@ -88,8 +88,38 @@ impl Life {
         Life { engine, graves: Arc::default() }
     }
 
-    /// Creates the container of this name, or finds the one that an earlier call created.
+    /// Creates the container of this name, or finds the one that an earlier call created. It is of the image with the id `image`,
+    /// although `body` has the name of that image: the name may belong to another one by now.
     pub(super) async fn create(
+        &self,
+        name: &str,
+        body: &ContainerCreateBody,
+        image: &str,
+        conflicts: u32,
+    ) -> Result<Made, DriverError> {
+        let made = self.create_as_named(name, body, conflicts).await?;
+        if made.adopted {
+            return Ok(made);
+        }
+        let start = body.labels.as_ref().and_then(|labels| labels.get(LABEL_START)).map_or("", String::as_str);
+        match ask(PATIENCE, || self.engine.inspect(&made.id)).await {
+            Ok(Some(container)) if container.image != image => {}
+            // That it is gone is seen at its start.
+            Ok(_) => return Ok(made),
+            Err(silence) => {
+                self.bury(name, start);
+                return Err(failed(format!("Failed to inspect container {}: {silence}", made.id), true));
+            }
+        }
+        tracing::info!(name, image, "the name of the image is another one's by now; using the id");
+        if let Err(error) = self.remove_surely(name, start).await {
+            return Err(failed(format!("Failed to purge container {}: {error}", made.id), true));
+        }
+        let exact = ContainerCreateBody { image: Some(image.to_owned()), ..body.clone() };
+        self.create_as_named(name, &exact, conflicts).await
+    }
+
+    async fn create_as_named(
         &self,
         name: &str,
         body: &ContainerCreateBody,
@@ -363,6 +393,35 @@ mod tests {
             }
         });
         Engine::new(&Endpoint::Unix(socket), Deadlines::default()).unwrap()
+    }
+
+    /// A name of an image may be given to another one at any time.
+    #[tokio::test]
+    async fn e1_a_container_is_of_the_image_that_was_found() {
+        for (found, expected) in [("sha256:new", &["web:1"][..]), ("sha256:old", &["web:1", "sha256:old"])] {
+            let (dir, images) = (tempfile::tempdir().unwrap(), Arc::new(Mutex::new(Vec::new())));
+            let (asked, mut there) = (Arc::clone(&images), None);
+            let engine = engine(dir.path(), move |line, body| {
+                if line.contains("/containers/create?") {
+                    let body: Value = serde_json::from_str(body).unwrap();
+                    let image = body["Image"].as_str().unwrap().to_owned();
+                    lock(&asked).push(image.clone());
+                    there = Some(image.replace("web:1", "sha256:new"));
+                } else if line.starts_with("DELETE ") {
+                    there = None;
+                }
+                match &there {
+                    Some(image) => (200, json!({ "Id": "0a", "Image": image }).to_string()),
+                    None => (404, json!({ "message": "none" }).to_string()),
+                }
+            });
+            let body = ContainerCreateBody { image: Some("web:1".to_owned()), ..ContainerCreateBody::default() };
+            let life = Life::new(engine);
+            assert_eq!(life.create("web", &body, found, 0).await.unwrap().id, "0a");
+            let container = life.engine.inspect("0a").await.unwrap().unwrap();
+            assert_eq!(container.image, found);
+            assert_eq!(*lock(&images), expected);
+        }
     }
 
     #[tokio::test]

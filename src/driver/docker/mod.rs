@@ -518,7 +518,7 @@ impl Shared {
         let conflicts = builder.read.container_exists_attempts.unwrap_or(config.container_exists_attempts);
         let mut remade = 0;
         loop {
-            let made = life.create(&name, &body, conflicts).await?;
+            let made = life.create(&name, &body, image, conflicts).await?;
             let error = match life.start(&made.id).await {
                 Ok(container) => return Ok(container),
                 Err(error) => error,
