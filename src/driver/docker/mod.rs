@@ -879,11 +879,13 @@ fn network_of(container: &Container, read: &Read, builder: &Builder<'_>) -> Opti
         );
     }
     let (network, v4, v6) = container.networks.first()?;
-    let ip = if read.advertise_ipv6 && !v6.is_empty() { v6 } else { v4 };
+    let is_v6 = read.advertise_ipv6 && !v6.is_empty();
+    let ip = if is_v6 { v6 } else { v4 };
     if ip.is_empty() {
         return None;
     }
-    let auto_advertise = network != "bridge" && network != "nat";
+    // The address in a default network is of use on this machine only, but for one of IPv6 that the job asks for.
+    let auto_advertise = is_v6 || (network != "bridge" && network != "nat");
     Some(DriverNetwork { port_map: builder.port_map(), ip: ip.clone(), auto_advertise })
 }
 
@@ -1173,6 +1175,23 @@ mod tests {
         );
         std::fs::write(parent.join("memory.events"), "low 0\nhigh 0\nmax 7\noom 4\noom_kill 3\n").unwrap();
         assert_eq!(oom_kills(&cgroups, "/nomad/a.web"), 3);
+    }
+
+    #[test]
+    fn e1_the_address_of_a_container_is_announced_where_it_can_be_reached() {
+        for (network, v6, asked, expected) in [
+            ("bridge", "fd00::2", true, ("fd00::2", true)),
+            ("bridge", "", true, ("10.0.0.2", false)),
+            ("bridge", "fd00::2", false, ("10.0.0.2", false)),
+            ("own", "", false, ("10.0.0.2", true)),
+        ] {
+            let networks = vec![(network.to_owned(), "10.0.0.2".to_owned(), v6.to_owned())];
+            let container = Container { networks, ..Container::default() };
+            let (task, read) = (TaskConfig::default(), Read { advertise_ipv6: asked, ..Read::default() });
+            let builder = Builder { task: &task, read: &read, config: &Config::default(), facts: &Facts::default() };
+            let seen = network_of(&container, &read, &builder).unwrap();
+            assert_eq!((seen.ip.as_str(), seen.auto_advertise), expected, "{network} {v6} {asked}");
+        }
     }
 
     /// A container of Nomad's own driver is looked for in the cgroup that its engine gave it.
