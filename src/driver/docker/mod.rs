@@ -427,7 +427,7 @@ impl Shared {
         let mut task = task.clone();
         let leading = self.leading(&task, &Shared::cgroup(&parent, &info, ""));
         if let Some(cgroup) = leading.as_deref().filter(|_| self.settings.host.makes_cgroups) {
-            task.resources.cpuset_cpus = cores::read(cgroup);
+            task.resources.cpuset_cpus = cores::read(cgroup, self.settings.host);
         }
         let task = &task;
         let builder = Builder { task, read: &read, config: &config, facts: &facts };
