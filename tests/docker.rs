@@ -832,7 +832,7 @@ fn e1_what_is_asked_for_is_what_the_container_has() {
             "devices": [{ "host_path": "/dev/zero", "container_path": "/dev/nought" }],
             "mount": [{ "type": "tmpfs", "target": "/scratch", "tmpfs_options": [{ "size": 65536 }] }],
             "logging": [{ "type": "json-file", "config": [{ "max-size": "1m" }] }],
-            "port_map": [{ "http": 80 }],
+            "port_map": [{ "http": 80 }], "dns_servers": ["dns.example", "192.0.2.53"],
         }));
         // A task's own network, as jobs without networks of groups have it.
         let port = |label: &str, value| Port { label: label.into(), value, to: 0, host_ip: "127.0.0.1".parse().ok() };
@@ -841,11 +841,15 @@ fn e1_what_is_asked_for_is_what_the_container_has() {
         "job-id".clone_into(&mut task.job_id);
         task.percent_ticks = 0.25;
         task.resources.memory = MemoryLimits { hard_bytes: Some(64 << 20), soft_bytes: Some(32 << 20) };
+        let mut events = world.driver.task_events().unwrap();
         world.start(&task).await;
+        let told = events.try_recv().unwrap().message;
+        assert_eq!(told, "dns_servers: \"dns.example\" is left out, as it is not an IP address");
         let seen: Value = serde_json::from_str(&engine().docker(&["inspect", &world.name()])).unwrap();
         let seen = &seen[0];
         let host = &seen["HostConfig"];
         for (pointer, expected) in [
+            ("/Config/Image", json!(IMAGE)),
             ("/Config/Hostname", json!("host-1")),
             ("/Config/WorkingDir", json!("/tmp")),
             ("/Config/Cmd", json!(["sleep", "1000"])),
@@ -867,6 +871,7 @@ fn e1_what_is_asked_for_is_what_the_container_has() {
             ("/HostConfig/CapDrop/11", json!("CAP_SYS_CHROOT")),
             ("/HostConfig/PortBindings/80~1tcp", json!([{ "HostIp": "127.0.0.1", "HostPort": "8123" }])),
             ("/HostConfig/PortBindings/8124~1udp", json!([{ "HostIp": "127.0.0.1", "HostPort": "8124" }])),
+            ("/HostConfig/Dns", json!(["192.0.2.53"])),
             ("/HostConfig/Init", json!(true)),
             ("/HostConfig/ReadonlyRootfs", json!(true)),
             ("/HostConfig/GroupAdd", json!(["7"])),
@@ -916,6 +921,7 @@ fn e1_starts_that_fail_leave_nothing() {
             (json!({ "mount": [{ "type": "bend" }] }), "invalid mount type"),
             (json!({ "load": "missing.tar", "image": "nothing:1" }), "unable to load image from archive"),
             (json!({ "image": "127.0.0.1:1/nothing:1" }), "Failed to pull `127.0.0.1:1/nothing:1`"),
+            (json!({ "image": "nothing:" }), "the image name \"nothing:\" is not valid"),
             (json!({ "imgae": "x" }), "unsupported key \"imgae\""),
         ] {
             let error = fails(config).await.to_string();
@@ -923,6 +929,26 @@ fn e1_starts_that_fail_leave_nothing() {
         }
         let missing = fails(json!({ "command": "/bin/nothing" })).await;
         assert!(matches!(missing, DriverError::CommandNotFound(_)), "{missing:?}");
+        // An engine that says why it cannot start a container is not asked again.
+        let proxy = Proxy::new(engine(), None);
+        set_config(&world.driver, &proxy.endpoint(), json!({}));
+        let device = fails(json!({ "devices": [{ "host_path": "/dev/nothing" }] })).await;
+        assert!(matches!(device, DriverError::Failed { recoverable: false, .. }), "{device:?}");
+        assert_eq!(proxy.creates().len(), 1, "{:?}", proxy.log());
+        set_config(&world.driver, &engine().endpoint(), json!({}));
+        // An event names the image with its tag.
+        let mut events = world.driver.task_events().unwrap();
+        fails(json!({ "image": "127.0.0.1:1/nothing" })).await;
+        let event = events.try_recv().unwrap();
+        let image = event.annotations["image"].as_str();
+        assert_eq!((event.message.as_str(), image), ("Downloading image", "127.0.0.1:1/nothing:latest"));
+        // Where no registry answers, an image that is here will do, unless it has to be pulled.
+        engine().docker(&["tag", IMAGE, "127.0.0.1:1/here:latest"]);
+        let here = |force: bool| json!({ "image": "127.0.0.1:1/here", "force_pull": force, "command": "true" });
+        assert_eq!(world.run(&world.task(here(false))).await.exit_code, 0);
+        let forced = fails(here(true)).await.to_string();
+        assert!(forced.contains("Failed to pull `127.0.0.1:1/here:latest`"), "{forced}");
+        engine().docker(&["rmi", "127.0.0.1:1/here:latest"]);
         world.assert_nothing_left().await;
 
         // An archive in the task's directory is an image, too.
@@ -2399,6 +2425,8 @@ fn g2_a_group_has_its_network_from_a_container() {
         let (network, created) = world.driver.create_network(&world.alloc, "the-host").await.unwrap();
         assert!(created && network.path.starts_with(engine().path()), "{network:?}");
         assert_eq!(network.labels["docker_sandbox_hostname"], "the-host");
+        let pause = &network.labels["docker_sandbox_container_id"];
+        assert_eq!(engine().docker(&["inspect", "-f", "{{.Config.Image}}", pause]), "pause:test");
         let (again, created) = world.driver.create_network(&world.alloc, "the-host").await.unwrap();
         assert!(!created);
         assert_eq!(again, network);

@@ -258,7 +258,7 @@ pub(super) fn task_config(task: wire::TaskConfig) -> Result<TaskConfig, DriverEr
     });
     let mount = |m| spec_mount(m).map_err(|error| failed(error.to_string(), false));
     let mut env = task.env;
-    env.extend(task.device_env);
+    env.extend(task.device_env.clone());
     Ok(TaskConfig {
         config: config(&task.msgpack_driver_config)?,
         id: task.id,
@@ -272,6 +272,7 @@ pub(super) fn task_config(task: wire::TaskConfig) -> Result<TaskConfig, DriverEr
         node_id: task.node_id,
         alloc_id: task.alloc_id,
         env: env.into_iter().into_map(),
+        device_env: task.device_env.into_iter().into_map(),
         user: task.user,
         percent_ticks: linux.percent_ticks,
         ports: ports.collect(),
@@ -337,6 +338,7 @@ pub(super) fn wire_task_config(task: &TaskConfig, msgpack_driver_config: Vec<u8>
         name: task.name.clone(),
         msgpack_driver_config,
         env: task.env.clone().into_iter().collect(),
+        device_env: task.device_env.clone().into_iter().collect(),
         resources: Some(resources),
         mounts: task.mounts.iter().cloned().map(wire_mount).collect(),
         devices: task.devices.iter().cloned().map(wire_device).collect(),
@@ -354,7 +356,6 @@ pub(super) fn wire_task_config(task: &TaskConfig, msgpack_driver_config: Vec<u8>
         alloc_id: task.alloc_id.clone(),
         network_isolation_spec: task.network.clone().map(wire_network),
         dns: task.dns.clone().map(|d| wire::DnsConfig { servers: d.servers, searches: d.searches, options: d.options }),
-        ..Default::default()
     }
 }
 
@@ -448,4 +449,21 @@ pub(super) fn duration(wire: Option<prost_types::Duration>) -> Result<Duration, 
     let wire = wire.ok_or_else(|| Status::unknown("nil Duration"))?;
     // A negative duration counts as zero.
     Ok(Duration::try_from(wire).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Variables of device plugins are in the task's environment, where they replace its own, and are known as theirs.
+    #[test]
+    fn e1_variables_of_device_plugins_are_told_from_those_of_the_job() {
+        let variable = |value: &str| [("GPU".to_owned(), value.to_owned())].into_iter().collect();
+        let (env, device_env) = (variable("of the job"), variable("of the plugin"));
+        let task = task_config(wire::TaskConfig { env, device_env, ..Default::default() }).unwrap();
+        assert_eq!((task.env["GPU"].as_str(), task.device_env["GPU"].as_str()), ("of the plugin", "of the plugin"));
+        assert_eq!(wire_task_config(&task, Vec::new()).device_env["GPU"], "of the plugin");
+        let task = task_config(wire::TaskConfig { env: variable("of the job"), ..Default::default() }).unwrap();
+        assert_eq!((task.env["GPU"].as_str(), task.device_env.len()), ("of the job", 0));
+    }
 }

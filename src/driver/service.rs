@@ -190,6 +190,7 @@ impl wire::driver_server::Driver for DriverService {
         let request = request.into_inner();
         let timeout = convert::duration(request.timeout)?;
         let signal = Signal::from_name(&request.signal);
+        // The stop is not refused: a host gives up after a few tries, and the task would keep running.
         if signal.is_none() && !request.signal.is_empty() {
             tracing::warn!(signal = request.signal, "unknown signal to stop task, using the default instead");
         }

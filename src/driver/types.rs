@@ -199,6 +199,8 @@ pub struct TaskConfig {
     pub config: DriverConfig,
     /// Complete environment.
     pub env: BTreeMap<String, String>,
+    /// The variables in it that are of the agent's device plugins. A job cannot set these.
+    pub device_env: BTreeMap<String, String>,
     /// User to run as; empty is the driver's default.
     pub user: String,
     /// Limits.

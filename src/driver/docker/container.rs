@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -31,8 +32,10 @@ const MIB: i64 = 1024 * 1024;
 const NO_NEW_PRIVILEGES: &str = "no-new-privileges";
 /// Capabilities that an engine grants to every container by default, and that no task may ask for when a minimum is set.
 const WITHHELD: [&str; 4] = ["CAP_FSETID", "CAP_SETFCAP", "CAP_MKNOD", "CAP_NET_RAW"];
-/// Path prefix of Nvidia's devices.
-const NVIDIA: &str = "/dev/nvidia";
+/// Variable in which a device plugin names the Nvidia GPUs of a task.
+const NVIDIA_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
+/// The device that Nvidia's runtime adds to each container with a GPU.
+const NVIDIA_CONTROL: &str = "/dev/nvidiactl";
 /// Smallest number of CPU shares that the kernel accepts.
 const LEAST_SHARES: u64 = 2;
 /// CPU shares of a cgroup that nobody gives any.
@@ -65,6 +68,22 @@ pub(super) fn shares(shares: u64, compute: Compute) -> i64 {
 /// The container name of a task, the same for every start of the task in its allocation.
 pub(super) fn name(task: &TaskConfig) -> String {
     format!("{}-{}", task.name.replace('/', "_"), task.alloc_id)
+}
+
+/// Whether a device plugin gives the task GPUs.
+fn has_gpu(task: &TaskConfig) -> bool {
+    task.device_env.contains_key(NVIDIA_DEVICES)
+}
+
+/// The devices of device plugins. Those of GPUs are only named in a variable, by which their runtime adds them; of these, one that
+/// is always there stands for all.
+pub(super) fn devices(task: &TaskConfig) -> Vec<Device> {
+    let control = || Device {
+        task_path: NVIDIA_CONTROL.to_owned(),
+        host_path: NVIDIA_CONTROL.into(),
+        cgroup_permissions: String::new(),
+    };
+    task.devices.iter().cloned().chain(has_gpu(task).then(control)).collect()
 }
 
 fn bad(text: String) -> DriverError {
@@ -137,7 +156,7 @@ impl Builder<'_> {
         self.task.alloc_dir.join(&self.task.name)
     }
 
-    /// The whole body. `image` is an id.
+    /// The whole body. `image` is the id of the image that the task names.
     pub(super) fn body(&self, image: &str) -> Result<ContainerCreateBody, DriverError> {
         let read = self.read;
         let mut host = HostConfig::default();
@@ -165,9 +184,12 @@ impl Builder<'_> {
             networking_config: networking,
             ..ContainerCreateBody::default()
         };
-        // Two starts with the same configuration have the same digest, so that the second may adopt a running container.
+        // Two starts with the same configuration have the same digest, so that the second may adopt a running container. The
+        // digest is of the id, as the name may be given to another image.
         let mark = mark(&body);
         body.labels.get_or_insert_default().insert(LABEL_CONFIG.to_owned(), mark);
+        // The name is what engines show.
+        body.image = Some(read.image.strip_prefix("https://").unwrap_or(&read.image).to_owned());
         Ok(body)
     }
 
@@ -245,7 +267,8 @@ impl Builder<'_> {
             #[expect(clippy::cast_precision_loss, reason = "a quota needs no 53 bits")]
             let quota = self.task.percent_ticks * period as f64 * f64::from(self.facts.compute.cores.max(1));
             host.cpu_period = Some(period);
-            host.cpu_quota = Some((quota as i64).max(1000));
+            // The smallest quota that the kernel accepts; a task without a share has none.
+            host.cpu_quota = (self.task.percent_ticks > 0.0).then_some((quota as i64).max(1000));
         }
         host.cpuset_cpus = some(&resources.cpuset_cpus);
         host.cgroup_parent = some(&self.facts.cgroup_parent);
@@ -330,12 +353,7 @@ impl Builder<'_> {
             options.push(NO_NEW_PRIVILEGES.to_owned());
         }
         host.security_opt = (!options.is_empty()).then_some(options);
-        // A job can set that variable itself. Only next to an Nvidia device does it come from the device plugin, whose value
-        // takes precedence.
-        let of_plugin = |device: &Device| device.host_path.to_string_lossy().starts_with(NVIDIA);
-        let given = self.task.devices.iter().any(|device| config.policy.minimum.is_none() || of_plugin(device));
-        let gpu = self.task.env.contains_key("NVIDIA_VISIBLE_DEVICES") && given;
-        let runtime = if gpu {
+        let runtime = if has_gpu(self.task) {
             let nvidia = &config.nvidia_runtime;
             if !self.facts.runtimes.contains(nvidia) {
                 return Err(bad(format!("requested docker runtime {nvidia:?} was not found")));
@@ -389,6 +407,8 @@ impl Builder<'_> {
                 let path = lexical(&own.join(source));
                 self.check_source(&path)?;
                 path
+            } else if source.starts_with('/') {
+                lexical(Path::new(source))
             } else {
                 PathBuf::from(source)
             };
@@ -504,20 +524,19 @@ impl Builder<'_> {
         let logging = &self.read.logging;
         let (driver, options) = if logging.driver.is_empty() && logging.options.is_empty() {
             (&self.config.log_driver, &self.config.log_options)
-        } else if logging.driver.is_empty() {
-            (&self.config.log_driver, &logging.options)
         } else {
+            // Options without a driver are for the engine's own one.
             (&logging.driver, &logging.options)
         };
         let config = Some(options.clone().into_iter().collect());
-        host.log_config = Some(HostConfigLogConfig { typ: Some(driver.clone()), config });
+        host.log_config = Some(HostConfigLogConfig { typ: some(driver), config });
     }
 
-    /// Host name and address for the hosts file of a group's network, if the container is in it.
+    /// Host name and address for the hosts file of a group's network, if the container is in it and both are known.
     fn hosts(&self) -> Option<(&str, &str)> {
         let network = self.task.network.as_ref().filter(|_| self.read.network_mode.is_empty())?;
         let (hostname, address) = network.hosts.as_ref()?;
-        (!hostname.is_empty()).then_some((hostname, address))
+        (!hostname.is_empty() && !address.is_empty()).then_some((hostname, address))
     }
 
     /// The container that holds the group's network, if there is one.
@@ -538,7 +557,8 @@ impl Builder<'_> {
         host.network_mode = Some(mode.clone());
         let foreign = mode.starts_with("container:");
         if self.task.dns.is_none() && !foreign {
-            host.dns = filled_list(&read.dns_servers);
+            let servers = read.dns_servers.iter().filter(|server| is_address(server)).cloned();
+            host.dns = filled_list(&servers.collect::<Vec<_>>());
             host.dns_search = filled_list(&read.dns_search);
             host.dns_options = filled_list(&read.dns_options);
         }
@@ -557,23 +577,24 @@ impl Builder<'_> {
         };
         let missing = |label: &str| bad(format!("Port {label:?} not found, check network block"));
         let find = |label: &str| self.task.ports.iter().find(|port| port.label == label).ok_or_else(|| missing(label));
-        if !foreign && read.ports.is_empty() && !self.task.task_ports.is_empty() {
-            for port in &self.task.task_ports {
-                publish(read.port_map.get(&port.label).copied().unwrap_or(port.value), port);
+        // Beside `ports`, a `port_map` maps nothing.
+        if foreign {
+            if read.ports.is_empty() && !read.port_map.is_empty() {
+                return Err(bad("'port_map' cannot map group network ports, use 'ports' instead".to_owned()));
             }
-        } else if !foreign {
+        } else if !read.ports.is_empty() {
             for label in &read.ports {
                 let port = find(label)?;
                 publish(if port.to == 0 { port.value } else { port.to }, port);
             }
+        } else if self.task.task_ports.is_empty() {
             for (label, inside) in &read.port_map {
-                if read.ports.contains(label) {
-                    return Err(bad("'port_map' cannot map group network ports, use 'ports' instead".to_owned()));
-                }
                 publish(*inside, find(label)?);
             }
-        } else if !read.port_map.is_empty() {
-            return Err(bad("'port_map' cannot map group network ports, use 'ports' instead".to_owned()));
+        } else {
+            for port in &self.task.task_ports {
+                publish(read.port_map.get(&port.label).copied().unwrap_or(port.value), port);
+            }
         }
         let exposed: Vec<String> = bindings.keys().cloned().collect();
         host.port_bindings = (!bindings.is_empty()).then_some(bindings);
@@ -739,17 +760,24 @@ fn security_option(text: &str) -> Result<String, DriverError> {
     Ok(format!("seccomp={profile}"))
 }
 
+/// Whether the text is an IP address, as the engine and hosts files require.
+pub(super) fn is_address(text: &str) -> bool {
+    text.parse::<IpAddr>().is_ok()
+}
+
 /// The hosts file of a task in its group's network.
-pub(super) fn hosts_text(address: &str, hostname: &str, extra: &[String]) -> Result<String, DriverError> {
+fn hosts_text(address: &str, hostname: &str, extra: &[String]) -> Result<String, DriverError> {
     let mut text = "127.0.0.1 localhost\n::1 localhost\n::1 ip6-localhost ip6-loopback\nfe00::0 ip6-localnet\n\
                     ff00::0 ip6-mcastprefix\nff02::1 ip6-allnodes\nff02::2 ip6-allrouters\nff02::3 ip6-allhosts\n"
         .to_owned();
-    if !address.is_empty() {
-        let _ = writeln!(text, "{address} {hostname}");
-    }
+    let _ = writeln!(text, "{address} {hostname}");
     for entry in extra {
-        let pair = entry.split_once(':').filter(|(name, ip)| !name.is_empty() && !ip.is_empty());
-        let (name, ip) = pair.ok_or_else(|| bad(format!("invalid hosts entry {entry:?}; write host:ip")))?;
+        let cannot = |what: &str| bad(format!("failed to build mount for /etc/hosts: invalid {what} {entry:?}"));
+        let pair = entry.split_once(':').filter(|(name, _)| !name.is_empty());
+        let (name, ip) = pair.ok_or_else(|| cannot("hosts entry"))?;
+        if !is_address(ip) {
+            return Err(cannot("IP address"));
+        }
         let _ = writeln!(text, "{ip} {name}");
     }
     Ok(text)
@@ -761,6 +789,7 @@ mod tests {
 
     use super::*;
     use crate::driver::docker::task::KEYS;
+    use crate::driver::policy::{By, Policy};
     use crate::driver::{Dns, NetworkIsolation, Port};
     use crate::spec::collections::BTreeSet;
     use crate::spec::{DriverConfig, MemoryLimits, Resources};
@@ -791,13 +820,17 @@ mod tests {
     }
 
     fn body_of(task: &TaskConfig, plugin: &Value) -> Result<Value, String> {
+        body_from("sha256:1", task, plugin)
+    }
+
+    fn body_from(image: &str, task: &TaskConfig, plugin: &Value) -> Result<Value, String> {
         let read = Task::read(&task.config).map_err(|e| e.to_string())?;
         let config = Config::read(&object(plugin)).map_err(|e| e.to_string())?;
         let runtimes = vec!["nvidia".to_owned(), "runc".to_owned()];
         let compute = Compute { total_mhz: 8000, cores: 4 };
         let facts = Facts { runtimes, compute, swappiness: true, ..Facts::default() };
         let builder = Builder { task, read: &read, config: &config, facts: &facts };
-        builder.body("sha256:1").map(|body| serde_json::to_value(body).unwrap()).map_err(|e| e.to_string())
+        builder.body(image).map(|body| serde_json::to_value(body).unwrap()).map_err(|e| e.to_string())
     }
 
     fn body(config: &Value, plugin: &Value) -> Result<Value, String> {
@@ -811,6 +844,7 @@ mod tests {
         let privileged = json!({ "allow_privileged": true, "volumes": { "enabled": true }, "allow_runtimes": ["kata"],
                                  "allow_caps": ["all"] });
         let rows = [
+            ("image", json!({ "image": "https://r.io/a:1" }), "/Image", json!("r.io/a:1")),
             ("command", json!({ "command": "c" }), "/Cmd", json!(["c"])),
             ("args", json!({ "command": "c", "args": ["a", "b"] }), "/Cmd", json!(["c", "a", "b"])),
             ("args", json!({ "args": ["a"] }), "/Cmd", json!(["a"])),
@@ -852,7 +886,12 @@ mod tests {
                 "/HostConfig/PortBindings/8080~1tcp/0/HostPort",
                 json!("20001"),
             ),
-            ("dns_servers", json!({ "dns_servers": ["1.1.1.1"] }), "/HostConfig/Dns", json!(["1.1.1.1"])),
+            (
+                "dns_servers",
+                json!({ "dns_servers": ["1.1.1.1", "dns.example", "::1"] }),
+                "/HostConfig/Dns",
+                json!(["1.1.1.1", "::1"]),
+            ),
             ("dns_search_domains", json!({ "dns_search_domains": ["d"] }), "/HostConfig/DnsSearch", json!(["d"])),
             ("dns_options", json!({ "dns_options": ["rotate"] }), "/HostConfig/DnsOptions", json!(["rotate"])),
             ("extra_hosts", json!({ "extra_hosts": ["h:1.2.3.4"] }), "/HostConfig/ExtraHosts", json!(["h:1.2.3.4"])),
@@ -941,10 +980,22 @@ mod tests {
                 json!("name:/x"),
             ),
             (
+                "volume_driver",
+                json!({ "volume_driver": "d", "volumes": ["/a/./b/../c:/x:ro"] }),
+                "/HostConfig/Binds/4",
+                json!("/a/c:/x:ro"),
+            ),
+            (
                 "logging",
                 json!({ "logging": [{ "driver": "local", "config": [{ "max-size": "1m" }] }] }),
                 "/HostConfig/LogConfig",
                 json!({ "Type": "local", "Config": { "max-size": "1m" } }),
+            ),
+            (
+                "logging",
+                json!({ "logging": [{ "config": [{ "max-size": "1m" }] }] }),
+                "/HostConfig/LogConfig",
+                json!({ "Config": { "max-size": "1m" } }),
             ),
             (
                 "logging",
@@ -965,7 +1016,7 @@ mod tests {
             seen.insert(key);
         }
         // Not part of the container: fetching its image, its name, agentbin's own log files; and two keys without an effect.
-        seen.extend(["image", "auth", "auth_soft_fail", "force_pull", "image_pull_timeout", "load", "logs"]);
+        seen.extend(["auth", "auth_soft_fail", "force_pull", "image_pull_timeout", "load", "logs"]);
         seen.extend(["container_exists_attempts", "advertise_ipv6_address", "isolation", "cpuset_cpus"]);
         assert_eq!(seen, KEYS.into_iter().collect());
     }
@@ -989,26 +1040,47 @@ mod tests {
         }
     }
 
-    /// D94: with a minimum set, `runtime = "nvidia"` is refused; without one, the job's own variable selects that runtime next
-    /// to any device.
+    /// A task whose device plugin gives it all GPUs: the plugin names them in a variable, and lists no device.
+    fn with_gpus(config: &Value) -> TaskConfig {
+        let variable = BTreeMap::from([(NVIDIA_DEVICES.to_owned(), "all".to_owned())]);
+        TaskConfig { env: variable.clone(), device_env: variable, ..task(config) }
+    }
+
+    /// D94: only a device plugin selects the runtime for GPUs, and no variable that a job sets itself, whatever devices it has.
     #[test]
     fn d94_a_variable_of_the_job_chooses_no_runtime() {
-        let mut given = task(&json!({}));
-        given.env = BTreeMap::from([("NVIDIA_VISIBLE_DEVICES".to_owned(), "all".to_owned())]);
-        let device = |path: &str| Device {
-            host_path: path.into(),
-            task_path: path.to_owned(),
-            cgroup_permissions: "rw".to_owned(),
-        };
-        for (minimum, path, runtime) in [
-            (None, "/dev/ttyUSB0", json!("nvidia")),
-            (Some("default"), "/dev/ttyUSB0", Value::Null),
-            (Some("default"), "/dev/nvidia0", json!("nvidia")),
-        ] {
-            given.devices = vec![device(path)];
-            let plugin = minimum.map_or_else(|| json!({}), |minimum| json!({ "isolation_minimum": minimum }));
-            assert_eq!(body_of(&given, &plugin).unwrap()["HostConfig"]["Runtime"], runtime, "{minimum:?} {path}");
+        let path = "/dev/nvidia0";
+        let device = Device { host_path: path.into(), task_path: path.to_owned(), cgroup_permissions: "rw".to_owned() };
+        let of_plugin = with_gpus(&json!({}));
+        let of_job = TaskConfig { env: of_plugin.env.clone(), devices: vec![device], ..task(&json!({})) };
+        for plugin in [json!({}), json!({ "isolation_minimum": "default" })] {
+            let runtime = |task: &TaskConfig| body_of(task, &plugin).unwrap()["HostConfig"]["Runtime"].clone();
+            assert_eq!((runtime(&of_plugin), runtime(&of_job)), (json!("nvidia"), Value::Null), "{plugin}");
         }
+        for (config, plugin, problem) in [
+            (json!({}), json!({ "nvidia_runtime": "gpus" }), "requested docker runtime \"gpus\" was not found"),
+            (json!({}), json!({ "allow_runtimes": ["runc"] }), "requested runtime \"nvidia\" is not allowed"),
+            (
+                json!({ "runtime": "runc" }),
+                json!({}),
+                "conflicting runtime requests: gpu runtime \"nvidia\" conflicts with task runtime \"runc\"",
+            ),
+        ] {
+            assert_eq!(body_of(&with_gpus(&config), &plugin), Err(problem.to_owned()));
+        }
+    }
+
+    /// D90: GPUs are devices of a device plugin, although it lists none.
+    #[test]
+    fn d90_gpus_are_given_where_the_operator_says_so() {
+        let check = |allow: Option<&str>, config: &TaskConfig| {
+            let allow_devices = allow.map(|glob| vec![glob.to_owned()]);
+            let policy = Policy { minimum: Some(Minimum::Strict), allow_devices, ..Policy::default() };
+            policy.check_devices(NAME, &devices(config), By::Plugin).is_ok()
+        };
+        let (gpus, none) = (with_gpus(&json!({})), task(&json!({})));
+        assert!(!check(None, &gpus) && !check(Some("/dev/tty*"), &gpus) && check(Some("/dev/nvidia*"), &gpus));
+        assert!(check(None, &none));
     }
 
     /// `TestDockerDriver_memoryLimits`: the job's hard and soft limits in MiB, the task's own limit; then the container's
@@ -1105,7 +1177,11 @@ mod tests {
             (json!({}), json!({ "volume_driver": "d" }), "volumes are not enabled; cannot use volume driver"),
             (json!({}), json!({ "mount": [{ "source": "v", "target": "/t" }] }), "cannot mount volume: \"v\""),
             (json!({}), json!({ "port_map": [{ "none": 1 }] }), "Port \"none\" not found"),
-            (json!({}), json!({ "ports": ["http"], "port_map": [{ "http": 1 }] }), "use 'ports' instead"),
+            (
+                json!({}),
+                json!({ "network_mode": "container:x", "port_map": [{ "http": 1 }] }),
+                "'port_map' cannot map group network ports, use 'ports' instead",
+            ),
             (json!({}), json!({ "cgroupns": "own" }), "invalid cgroupns"),
             (json!({}), json!({ "security_opt": ["seccomp=/nonexistent"] }), "opening seccomp profile"),
         ] {
@@ -1120,6 +1196,46 @@ mod tests {
         for (own, most, expected) in [(-1, 77, 77), (0, 77, 77), (50, 77, 50), (50, 0, 50), (-1, 0, -1), (0, 0, -1)] {
             let built = body(&json!({ "pids_limit": own }), &json!({ "pids_limit": most })).unwrap();
             assert_eq!(built["HostConfig"]["PidsLimit"], json!(expected), "{own} {most}");
+        }
+    }
+
+    /// A `port_map` that is left over beside `ports` maps nothing; the task has its variables.
+    #[test]
+    fn e1_a_port_map_beside_ports_maps_nothing() {
+        for (mode, expected) in [("bridge", &["80/tcp", "80/udp"][..]), ("container:x", &[])] {
+            let port_map = json!([{ "http": 1, "raw": 2, "none": 3 }]);
+            let config = json!({ "network_mode": mode, "ports": ["http"], "port_map": port_map });
+            let built = body(&config, &json!({})).unwrap();
+            let bound = built["HostConfig"]["PortBindings"].as_object().into_iter().flatten();
+            let mut ports: Vec<&str> = bound.map(|(port, _)| port.as_str()).collect();
+            ports.sort_unstable();
+            assert_eq!(ports, expected, "{mode}");
+            assert!(built["Env"].as_array().unwrap().contains(&json!("NOMAD_PORT_http=1")), "{mode}");
+        }
+    }
+
+    #[test]
+    fn e1_a_hard_limit_of_no_share_is_no_quota() {
+        let limited = task(&json!({ "cpu_hard_limit": true }));
+        for (percent_ticks, quota) in [(0.5, json!(200_000)), (0.000_001, json!(1000)), (0.0, Value::Null)] {
+            let built = body_of(&TaskConfig { percent_ticks, ..limited.clone() }, &json!({})).unwrap();
+            let host = &built["HostConfig"];
+            assert_eq!((&host["CpuQuota"], &host["CpuPeriod"]), (&quota, &json!(100_000)), "{percent_ticks}");
+        }
+    }
+
+    #[test]
+    fn e1_hosts_are_names_with_addresses() {
+        let hosts = |extra: &str| hosts_text("10.0.0.2", "web", &[extra.to_owned()]).map_err(|e| e.to_string());
+        assert!(hosts("db:::1").unwrap().ends_with("10.0.0.2 web\n::1 db\n"));
+        for (extra, problem) in [
+            ("db", "hosts entry \"db\""),
+            (":1.2.3.4", "hosts entry \":1.2.3.4\""),
+            ("db:", "IP address \"db:\""),
+            ("db:host-gateway", "IP address \"db:host-gateway\""),
+            ("db:1.2.3.4.5", "IP address \"db:1.2.3.4.5\""),
+        ] {
+            assert_eq!(hosts(extra), Err(format!("failed to build mount for /etc/hosts: invalid {problem}")));
         }
     }
 
@@ -1151,6 +1267,13 @@ mod tests {
         assert_eq!(targets, ["/etc/resolv.conf", "/etc/hosts"]);
         let hosts = std::fs::read_to_string(dir.path().join("web/hosts")).unwrap();
         assert!(hosts.contains("10.0.0.2 name\n") && hosts.ends_with("1.2.3.4 h\n"), "{hosts}");
+        // Without the address there is no hosts file.
+        let nowhere = NetworkIsolation {
+            hosts: Some(("name".to_owned(), String::new())),
+            ..given.network.clone().unwrap_or_default()
+        };
+        let built = body_of(&TaskConfig { network: Some(nowhere), ..given.clone() }, &json!({})).unwrap();
+        assert_eq!(built["HostConfig"]["Mounts"].as_array().unwrap().len(), 1, "/etc/resolv.conf");
         // Shares outside of the kernel's range.
         for (shares, expected) in [(1, 2), (300_000, 262_144)] {
             given.resources.cpu_shares = shares;
@@ -1161,6 +1284,8 @@ mod tests {
         let before = mark(&given);
         "a/web/2".clone_into(&mut given.id);
         assert_eq!(mark(&given), before);
+        let other = body_from("sha256:2", &given, &json!({})).unwrap();
+        assert_ne!(other["Labels"][LABEL_CONFIG], before, "another image of this name");
         given.env.clear();
         assert_ne!(mark(&given), before);
         // In a network of its own choice a container has the engine's hosts file.

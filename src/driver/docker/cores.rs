@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::{Shared, Task};
 use crate::cgroup::Regime;
 use crate::docker::Endpoint;
-use crate::driver::TaskConfig;
+use crate::driver::{Host, TaskConfig};
 use crate::spec::json::json;
 use crate::sys::lock::lock;
 
@@ -24,13 +24,15 @@ const WRITTEN: &str = "cpuset.cpus";
 /// Pause before an update that the engine failed to apply is retried.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// The cores of a cgroup; empty if there is no cgroup.
-pub(super) fn read(cgroup: &Path) -> String {
+/// The cores of a cgroup; empty if there is no cgroup, or if nothing limits them. On v2 a Nomad agent writes those of a cgroup
+/// only once cores are reserved: until then they are those of the one above. Ours has no other cores than the machine then.
+pub(super) fn read(cgroup: &Path, host: Host) -> String {
     let read = |name: &&str| std::fs::read_to_string(cgroup.join(name)).ok();
     if cgroup.as_os_str().is_empty() {
         return String::new();
     }
-    ["cpuset.effective_cpus", WRITTEN].iter().find_map(read).unwrap_or_default().trim().to_owned()
+    let inherited = if host.makes_cgroups { "cpuset.cpus.effective" } else { WRITTEN };
+    ["cpuset.effective_cpus", inherited, WRITTEN].iter().find_map(read).unwrap_or_default().trim().to_owned()
 }
 
 impl Shared {
@@ -118,7 +120,7 @@ async fn follow(driver: Weak<Shared>, cgroup: PathBuf, look: Arc<Notify>) {
     loop {
         // The watch is set before the read, so that no change in between is missed.
         let Some(shared) = driver.upgrade() else { return };
-        let cores = read(&cgroup);
+        let cores = read(&cgroup, shared.settings.host);
         let mut failed = false;
         if !cores.is_empty()
             && let Ok(life) = shared.life()
@@ -149,5 +151,26 @@ async fn follow(driver: Weak<Shared>, cgroup: PathBuf, look: Arc<Notify>) {
             }
             () = again => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C3: on v2 a Nomad agent leaves the file empty in which it later writes the cores that tasks share.
+    #[test]
+    fn c3_shared_cores_are_those_of_the_cgroup_above_until_some_are_reserved() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, cores: &str| std::fs::write(dir.path().join(name), cores).unwrap();
+        write(WRITTEN, "\n");
+        write("cpuset.cpus.effective", "1-3\n");
+        assert_eq!((read(dir.path(), Host::NOMAD).as_str(), read(dir.path(), Host::OWN).as_str()), ("1-3", ""));
+        write(WRITTEN, "2-3\n");
+        write("cpuset.cpus.effective", "2-3\n");
+        assert_eq!((read(dir.path(), Host::NOMAD).as_str(), read(dir.path(), Host::OWN).as_str()), ("2-3", "2-3"));
+        write("cpuset.effective_cpus", "3\n");
+        assert_eq!(read(dir.path(), Host::NOMAD), "3");
+        assert_eq!(read(Path::new(""), Host::NOMAD), "");
     }
 }

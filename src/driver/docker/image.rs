@@ -29,6 +29,8 @@ const REMOVALS: u32 = 3;
 const REMOVAL_PAUSE: Duration = Duration::from_secs(3);
 /// Timeout of a credential helper.
 const HELPER: Duration = Duration::from_secs(30);
+/// The name of Docker Hub in credentials.
+const HUB: &str = "https://index.docker.io/v1/";
 /// Message of a credential helper that has no credentials for a registry.
 const NONE_FOUND: &str = "credentials not found in native keychain";
 
@@ -42,19 +44,22 @@ pub(super) struct Reference {
 }
 
 impl Reference {
-    pub(super) fn parse(image: &str) -> Reference {
-        let image = image.strip_prefix("https://").unwrap_or(image);
-        if let Some((repository, digest)) = image.split_once('@') {
+    pub(super) fn parse(image: &str) -> Result<Reference, DriverError> {
+        let name = image.strip_prefix("https://").unwrap_or(image);
+        let (repository, tag) = if let Some((repository, digest)) = name.split_once('@') {
             // A tag next to a digest is ignored.
             let slash = repository.rfind('/').map_or(0, |at| at + 1);
-            let repository = repository[slash..].find(':').map_or(repository, |at| &repository[..slash + at]);
-            return Reference { repository: repository.to_owned(), tag: digest.to_owned() };
+            (repository[slash..].find(':').map_or(repository, |at| &repository[..slash + at]), digest)
+        } else {
+            // A colon before a slash belongs to the registry's port.
+            name.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).unwrap_or((name, "latest"))
+        };
+        let is_tag = !tag.is_empty() && tag.chars().all(|c| c.is_ascii_alphanumeric() || "_.-+:".contains(c));
+        if !is_tag || !is_repository(repository) {
+            let form = "[REGISTRY/]NAME[:TAG] or [REGISTRY/]NAME@DIGEST, the NAME in lower case";
+            return Err(failed(format!("the image name {image:?} is not valid; write {form}"), false));
         }
-        // A colon before a slash belongs to the registry's port.
-        match image.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')) {
-            Some((repository, tag)) => Reference { repository: repository.to_owned(), tag: tag.to_owned() },
-            None => Reference { repository: image.to_owned(), tag: "latest".to_owned() },
-        }
+        Ok(Reference { repository: repository.to_owned(), tag: tag.to_owned() })
     }
 
     pub(super) fn name(&self) -> String {
@@ -65,10 +70,21 @@ impl Reference {
     /// The registry by the name that credentials use for it.
     fn registry(&self) -> &str {
         match self.repository.split_once('/') {
+            Some(("docker.io" | "index.docker.io", _)) => HUB,
             Some((host, _)) if is_registry(host) => host,
-            _ => "https://index.docker.io/v1/",
+            _ => HUB,
         }
     }
+}
+
+/// Whether this can be the name of an image without its tag. The engine checks it again.
+fn is_repository(text: &str) -> bool {
+    let (host, path) = text.split_once('/').filter(|(host, _)| is_registry(host)).unwrap_or(("", text));
+    let is_edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_part = |part: &str| {
+        part.starts_with(is_edge) && part.ends_with(is_edge) && part.chars().all(|c| is_edge(c) || "._-".contains(c))
+    };
+    host.chars().all(|c| c.is_ascii_alphanumeric() || ".-:[]".contains(c)) && path.split('/').all(is_part)
 }
 
 /// Whether an engine takes the first part of an image's name for a registry, so that this registry's credentials, and no
@@ -133,22 +149,20 @@ impl Images {
         user: &str,
         report: Report<'_>,
     ) -> Result<String, DriverError> {
-        let reference = Reference::parse(wanted.image);
-        let name = reference.name();
-        let here = engine.image(&name).await.map_err(|e| failed(format!("image {name}: {e}"), true))?;
+        let name = wanted.image.name();
+        let unclear = |e: EngineError| failed(format!("image {name}: {e}"), e.is_uncertain());
+        let here = engine.image(&name).await.map_err(unclear)?;
         let id = match here {
-            Some(id) if !wanted.force_pull && reference.tag != "latest" => id,
+            Some(id) if !wanted.force_pull && wanted.image.tag != "latest" => id,
             // The task's own archive is the image, whatever a registry has.
-            _ if wanted.force_pull && wanted.archive.is_none() => {
-                self.pull(engine, config, wanted, &reference, report).await?
-            }
+            _ if wanted.force_pull && wanted.archive.is_none() => self.pull(engine, config, wanted, report).await?,
             here => match wanted.archive {
                 Some((dir, archive)) => {
                     load(engine, dir, archive).await?;
-                    let loaded = engine.image(&name).await.map_err(|e| failed(format!("image {name}: {e}"), true))?;
+                    let loaded = engine.image(&name).await.map_err(unclear)?;
                     loaded.ok_or_else(|| failed(format!("the archive {archive:?} holds no image {name}"), false))?
                 }
-                None => match (self.pull(engine, config, wanted, &reference, report).await, here) {
+                None => match (self.pull(engine, config, wanted, report).await, here) {
                     (Ok(id), _) => id,
                     // "latest" is pulled each time; if the registry does not answer with it, the local image is used.
                     (Err(error), Some(id)) => {
@@ -174,9 +188,9 @@ impl Images {
         engine: &Engine,
         config: &Config,
         wanted: &Wanted<'_>,
-        reference: &Reference,
         report: Report<'_>,
     ) -> Result<String, DriverError> {
+        let reference = wanted.image;
         let name = reference.name();
         let credentials = match credentials(config, wanted.auth, reference).await {
             Ok(credentials) => credentials,
@@ -284,7 +298,7 @@ impl Images {
 
 /// Which image a task needs, and how to get it.
 pub(super) struct Wanted<'a> {
-    pub(super) image: &'a str,
+    pub(super) image: &'a Reference,
     pub(super) auth: &'a Auth,
     pub(super) auth_soft_fail: bool,
     pub(super) force_pull: bool,
@@ -309,6 +323,11 @@ async fn load(engine: &Engine, dir: &Path, archive: &str) -> Result<(), DriverEr
     engine.load(file).await.map_err(|e| problem(e.to_string()))
 }
 
+/// Whether a pull that failed with this message would fail each time. A registry that does not have an image now may get it.
+fn is_final(message: &str) -> bool {
+    message.split_once("Error: image ").is_some_and(|(_, rest)| rest.contains(" not found"))
+}
+
 async fn fetch(
     engine: &Engine,
     reference: &Reference,
@@ -328,8 +347,7 @@ async fn fetch(
             Ok(None) => break,
             Ok(Some(Err(error))) => {
                 let text = error.to_string();
-                let is_gone = error.is_not_found() || (text.contains("image ") && text.contains("not found"));
-                return Err(problem(&text, !is_gone));
+                return Err(problem(&text, !is_final(&text)));
             }
             Ok(Some(Ok(progress))) => {
                 layers.add(progress);
@@ -413,7 +431,8 @@ async fn credentials(config: &Config, auth: &Auth, reference: &Reference) -> Res
 fn from_file(file: &Value, registry: &str) -> Result<Option<Credentials>, String> {
     let bare = |name: &str| {
         let name = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://")).unwrap_or(name);
-        name.split('/').next().unwrap_or_default().to_owned()
+        let host = name.split('/').next().unwrap_or_default();
+        if host == "docker.io" { "index.docker.io".to_owned() } else { host.to_owned() }
     };
     let auths = file.get("auths").and_then(Value::as_object);
     let entry = auths.and_then(|auths| {
@@ -497,13 +516,47 @@ mod tests {
             ("a/b:tag@sha256:00ff", "a/b", "sha256:00ff", "a/b@sha256:00ff"),
             ("h:5000/b@sha256:00ff", "h:5000/b", "sha256:00ff", "h:5000/b@sha256:00ff"),
         ] {
-            let reference = Reference::parse(image);
+            let reference = Reference::parse(image).unwrap();
             assert_eq!((reference.repository.as_str(), reference.tag.as_str()), (repository, tag), "{image}");
             assert_eq!(reference.name(), name);
         }
-        assert_eq!(Reference::parse("a/b").registry(), "https://index.docker.io/v1/");
-        assert_eq!(Reference::parse("localhost/b").registry(), "localhost");
-        assert_eq!(Reference::parse("r.io:1/b").registry(), "r.io:1");
+        for (image, registry) in [
+            ("a/b", HUB),
+            ("docker.io/a/b:1", HUB),
+            ("index.docker.io/b", HUB),
+            ("my.docker.io/b", "my.docker.io"),
+            ("localhost/b", "localhost"),
+            ("r.io:1/b", "r.io:1"),
+            ("[::1]:5000/b", "[::1]:5000"),
+        ] {
+            assert_eq!(Reference::parse(image).unwrap().registry(), registry, "{image}");
+        }
+    }
+
+    #[test]
+    fn e1_names_that_no_image_can_have_are_refused_for_good() {
+        for image in ["", "name:", "name@", ":1", "Name", "r.io/Name", "a b", "a/b:c d", "/a", "a//b", "a/", "-a", "é"]
+        {
+            let error = Reference::parse(image).unwrap_err();
+            assert!(matches!(error, DriverError::Failed { recoverable: false, .. }), "{error:?}");
+            assert!(
+                error.to_string().starts_with(&format!("the image name {image:?} is not valid; write ")),
+                "{error}"
+            );
+        }
+    }
+
+    /// What a registry does not have now, it may have at the next try.
+    #[test]
+    fn e1_a_pull_is_tried_again_unless_the_engine_says_that_there_is_no_such_image() {
+        for (message, is) in [
+            ("pull the image: manifest for r.io/a:1 not found: manifest unknown (status 404)", false),
+            ("pull the image: pull access denied for a, repository does not exist (status 404)", false),
+            ("pull the image: toomanyrequests (status 500)", false),
+            ("pull the image: Error: image library/a:1 not found (status 500)", true),
+        ] {
+            assert_eq!(is_final(message), is, "{message}");
+        }
     }
 
     /// D95: the operator's credentials for one registry are not sent to the registry that an engine derives from the same image
@@ -516,10 +569,11 @@ mod tests {
             ("https://Evil/x", "Evil"),
             ("localhost/x", "localhost"),
             ("LOCALHOST/x", "LOCALHOST"),
-            ("evil/x", "https://index.docker.io/v1/"),
-            ("x", "https://index.docker.io/v1/"),
+            ("DOCKER.IO/x", "DOCKER.IO"),
+            ("evil/x", HUB),
+            ("x", HUB),
         ] {
-            assert_eq!(Reference::parse(image).registry(), registry, "{image}");
+            assert_eq!(Reference::parse(image).unwrap().registry(), registry, "{image}");
         }
     }
 
@@ -531,10 +585,12 @@ mod tests {
         let read = |text: &str, registry: &str| from_file(&serde_json::from_str::<Value>(text).unwrap(), registry);
         let of = |registry: &str| read(file, registry).unwrap().map(|c| (c.username, c.password));
         let pair = |a: &str, b: &str| Some((a.to_owned(), b.to_owned()));
-        assert_eq!(of("https://index.docker.io/v1/"), pair("test", "1234"));
+        assert_eq!(of(HUB), pair("test", "1234"));
         assert_eq!(of("quay.io"), pair("u", "p"));
         assert_eq!(of("other.io"), None);
         assert_eq!(of("empty.io"), None);
+        let short = r#"{"auths": {"docker.io": {"username": "u", "password": "p"}}}"#;
+        assert_eq!(read(short, HUB).unwrap().map(|found| found.username).as_deref(), Some("u"));
         assert!(read(r#"{"auths": {"x": {"auth": "?"}}}"#, "x").is_err());
     }
 }

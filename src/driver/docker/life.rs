@@ -88,8 +88,38 @@ impl Life {
         Life { engine, graves: Arc::default() }
     }
 
-    /// Creates the container of this name, or finds the one that an earlier call created.
+    /// Creates the container of this name, or finds the one that an earlier call created. It is of the image with the id `image`,
+    /// although `body` has the name of that image: the name may belong to another one by now.
     pub(super) async fn create(
+        &self,
+        name: &str,
+        body: &ContainerCreateBody,
+        image: &str,
+        conflicts: u32,
+    ) -> Result<Made, DriverError> {
+        let made = self.create_as_named(name, body, conflicts).await?;
+        if made.adopted {
+            return Ok(made);
+        }
+        let start = body.labels.as_ref().and_then(|labels| labels.get(LABEL_START)).map_or("", String::as_str);
+        match ask(PATIENCE, || self.engine.inspect(&made.id)).await {
+            Ok(Some(container)) if container.image != image => {}
+            // That it is gone is seen at its start.
+            Ok(_) => return Ok(made),
+            Err(silence) => {
+                self.bury(name, start);
+                return Err(failed(format!("Failed to inspect container {}: {silence}", made.id), true));
+            }
+        }
+        tracing::info!(name, image, "the name of the image is another one's by now; using the id");
+        if let Err(error) = self.remove_surely(name, start).await {
+            return Err(failed(format!("Failed to purge container {}: {error}", made.id), true));
+        }
+        let exact = ContainerCreateBody { image: Some(image.to_owned()), ..body.clone() };
+        self.create_as_named(name, &exact, conflicts).await
+    }
+
+    async fn create_as_named(
         &self,
         name: &str,
         body: &ContainerCreateBody,
@@ -188,10 +218,12 @@ impl Life {
             };
             let text = format!("Failed to start container {id}: {error}");
             if !container.error.is_empty() || !error.is_uncertain() {
+                // An engine that says why it failed would fail again, unless something was in the way.
+                let recoverable = error.is_conflict() || (error.is_uncertain() && !error.is_answer());
                 return Err(match container.exit_code {
                     NOT_FOUND => DriverError::CommandNotFound(text),
                     NOT_EXECUTABLE => DriverError::CommandNotExecutable(text),
-                    _ => failed(text, error.is_conflict() || error.is_uncertain()),
+                    _ => failed(text, recoverable),
                 });
             }
             if tries >= TRIES {
@@ -316,6 +348,97 @@ impl Life {
             if lock(&self.graves).is_empty() {
                 return;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{UnixListener, UnixStream};
+
+    use super::*;
+    use crate::docker::{Deadlines, Endpoint};
+
+    /// The first line of a request, and its body.
+    async fn request(stream: &mut UnixStream) -> (String, String) {
+        let (mut text, mut buffer) = (String::new(), vec![0; 16 * 1024]);
+        loop {
+            let length = stream.read(&mut buffer).await.unwrap();
+            assert_ne!(length, 0, "{text}");
+            text.push_str(&String::from_utf8_lossy(&buffer[..length]));
+            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+            let lower = head.to_lowercase();
+            let expected = lower.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+            if body.len() >= expected.unwrap_or(0) {
+                return (head.lines().next().unwrap_or_default().to_owned(), body.to_owned());
+            }
+        }
+    }
+
+    /// An engine whose status and body for a request are those that `answer` returns for its first line and body.
+    fn engine(dir: &Path, mut answer: impl FnMut(&str, &str) -> (u16, String) + Send + 'static) -> Engine {
+        let socket = dir.join("sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (line, body) = request(&mut stream).await;
+                let (status, said) = answer(&line, &body);
+                let head =
+                    format!("HTTP/1.1 {status} X\r\nApi-Version: 1.41\r\nContent-Length: {}\r\n\r\n", said.len());
+                stream.write_all((head + &said).as_bytes()).await.unwrap();
+            }
+        });
+        Engine::new(&Endpoint::Unix(socket), Deadlines::default()).unwrap()
+    }
+
+    /// A name of an image may be given to another one at any time.
+    #[tokio::test]
+    async fn e1_a_container_is_of_the_image_that_was_found() {
+        for (found, expected) in [("sha256:new", &["web:1"][..]), ("sha256:old", &["web:1", "sha256:old"])] {
+            let (dir, images) = (tempfile::tempdir().unwrap(), Arc::new(Mutex::new(Vec::new())));
+            let (asked, mut there) = (Arc::clone(&images), None);
+            let engine = engine(dir.path(), move |line, body| {
+                if line.contains("/containers/create?") {
+                    let body: Value = serde_json::from_str(body).unwrap();
+                    let image = body["Image"].as_str().unwrap().to_owned();
+                    lock(&asked).push(image.clone());
+                    there = Some(image.replace("web:1", "sha256:new"));
+                } else if line.starts_with("DELETE ") {
+                    there = None;
+                }
+                match &there {
+                    Some(image) => (200, json!({ "Id": "0a", "Image": image }).to_string()),
+                    None => (404, json!({ "message": "none" }).to_string()),
+                }
+            });
+            let body = ContainerCreateBody { image: Some("web:1".to_owned()), ..ContainerCreateBody::default() };
+            let life = Life::new(engine);
+            assert_eq!(life.create("web", &body, found, 0).await.unwrap().id, "0a");
+            let container = life.engine.inspect("0a").await.unwrap().unwrap();
+            assert_eq!(container.image, found);
+            assert_eq!(*lock(&images), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn e3_an_engine_that_says_why_a_start_fails_is_not_asked_again() {
+        for (status, why, expected) in [(500, "no such device", false), (400, "", false), (409, "", true)] {
+            let (dir, starts) = (tempfile::tempdir().unwrap(), Arc::new(Mutex::new(0)));
+            let counted = Arc::clone(&starts);
+            let engine = engine(dir.path(), move |line, _| {
+                if line.contains("/start ") {
+                    *lock(&counted) += 1;
+                    return (status, json!({ "message": "no" }).to_string());
+                }
+                (200, json!({ "Id": "0a", "State": { "Error": why, "ExitCode": 128 } }).to_string())
+            });
+            let error = Life::new(engine).start("0a").await.unwrap_err();
+            assert!(matches!(error, DriverError::Failed { recoverable, .. } if recoverable == expected), "{error:?}");
+            assert_eq!(*lock(&starts), 1, "{error}");
         }
     }
 }

@@ -33,7 +33,7 @@ use self::collect::{Collector, Target};
 use self::config::Config;
 use self::container::{Builder, Facts};
 use self::cursor::Bookmark;
-use self::image::{Images, Progressing, Wanted};
+use self::image::{Images, Progressing, Reference, Wanted};
 use self::life::Life;
 use self::state::{Own, State};
 use self::task::Task as Read;
@@ -412,7 +412,7 @@ impl Shared {
             config.policy.check(NAME, &task.config, self.by())?;
         }
         config.policy.check_mounts(NAME, &task.mounts, self.by())?;
-        config.policy.check_devices(NAME, &task.devices, self.by())?;
+        config.policy.check_devices(NAME, &container::devices(task), self.by())?;
         let (target, held) = self.target(task, &config).await?;
         let life = self.life()?;
         let info = unless(given_up, self.info(&life)).await?;
@@ -427,28 +427,33 @@ impl Shared {
         let mut task = task.clone();
         let leading = self.leading(&task, &Shared::cgroup(&parent, &info, ""));
         if let Some(cgroup) = leading.as_deref().filter(|_| self.settings.host.makes_cgroups) {
-            task.resources.cpuset_cpus = cores::read(cgroup);
+            task.resources.cpuset_cpus = cores::read(cgroup, self.settings.host);
         }
         let task = &task;
         let builder = Builder { task, read: &read, config: &config, facts: &facts };
         // Before anything is fetched: a configuration error does not depend on the image.
         builder.body("")?;
+        let reference = Reference::parse(&read.image)?;
+        for server in read.dns_servers.iter().filter(|server| !container::is_address(server)) {
+            self.event(task, &format!("dns_servers: {server:?} is left out, as it is not an IP address"), &[]);
+        }
         let sizes = Reader::any(NAME, &task.config).has("logs");
         if sizes && !matches!(target, Some(Target::Files(_))) {
             self.event(task, NO_SIZES, &[]);
         }
         let local = task.alloc_dir.join(&task.name).join("local");
         let wanted = Wanted {
-            image: &read.image,
+            image: &reference,
             auth: &read.auth,
             auth_soft_fail: read.auth_soft_fail,
             force_pull: read.force_pull,
             timeout: read.image_pull_timeout.unwrap_or(config.image_pull_timeout),
             archive: (!read.load.is_empty()).then_some((local.as_path(), read.load.as_str())),
         };
+        let tell = |text: &str| self.event(task, text, &[("image", &reference.name())]);
         let report = |pull: Progressing| match pull {
-            Progressing::Begins => self.event(task, "Downloading image", &[("image", &read.image)]),
-            Progressing::Is(far) => self.event(task, &format!("Docker image pull progress: {far}"), &[]),
+            Progressing::Begins => tell("Downloading image"),
+            Progressing::Is(far) => tell(&format!("Docker image pull progress: {far}")),
         };
         let image = unless(given_up, self.images.get(&life.engine, &config, &wanted, &task.id, &report)).await?;
         // From here on a container may exist: after a crash this file shows that.
@@ -513,7 +518,7 @@ impl Shared {
         let conflicts = builder.read.container_exists_attempts.unwrap_or(config.container_exists_attempts);
         let mut remade = 0;
         loop {
-            let made = life.create(&name, &body, conflicts).await?;
+            let made = life.create(&name, &body, image, conflicts).await?;
             let error = match life.start(&made.id).await {
                 Ok(container) => return Ok(container),
                 Err(error) => error,
@@ -874,11 +879,13 @@ fn network_of(container: &Container, read: &Read, builder: &Builder<'_>) -> Opti
         );
     }
     let (network, v4, v6) = container.networks.first()?;
-    let ip = if read.advertise_ipv6 && !v6.is_empty() { v6 } else { v4 };
+    let is_v6 = read.advertise_ipv6 && !v6.is_empty();
+    let ip = if is_v6 { v6 } else { v4 };
     if ip.is_empty() {
         return None;
     }
-    let auto_advertise = network != "bridge" && network != "nat";
+    // The address in a default network is of use on this machine only, but for one of IPv6 that the job asks for.
+    let auto_advertise = is_v6 || (network != "bridge" && network != "nat");
     Some(DriverNetwork { port_map: builder.port_map(), ip: ip.clone(), auto_advertise })
 }
 
@@ -1168,6 +1175,23 @@ mod tests {
         );
         std::fs::write(parent.join("memory.events"), "low 0\nhigh 0\nmax 7\noom 4\noom_kill 3\n").unwrap();
         assert_eq!(oom_kills(&cgroups, "/nomad/a.web"), 3);
+    }
+
+    #[test]
+    fn e1_the_address_of_a_container_is_announced_where_it_can_be_reached() {
+        for (network, v6, asked, expected) in [
+            ("bridge", "fd00::2", true, ("fd00::2", true)),
+            ("bridge", "", true, ("10.0.0.2", false)),
+            ("bridge", "fd00::2", false, ("10.0.0.2", false)),
+            ("own", "", false, ("10.0.0.2", true)),
+        ] {
+            let networks = vec![(network.to_owned(), "10.0.0.2".to_owned(), v6.to_owned())];
+            let container = Container { networks, ..Container::default() };
+            let (task, read) = (TaskConfig::default(), Read { advertise_ipv6: asked, ..Read::default() });
+            let builder = Builder { task: &task, read: &read, config: &Config::default(), facts: &Facts::default() };
+            let seen = network_of(&container, &read, &builder).unwrap();
+            assert_eq!((seen.ip.as_str(), seen.auto_advertise), expected, "{network} {v6} {asked}");
+        }
     }
 
     /// A container of Nomad's own driver is looked for in the cgroup that its engine gave it.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::config::infra_image;
-use super::image::Wanted;
+use super::image::{Reference, Wanted};
 use super::task::Auth;
 use super::{LABEL_ALLOC, LABEL_NODE, LABEL_START, Shared};
 use crate::docker::Container;
@@ -41,11 +41,12 @@ impl Shared {
             self.know_sandbox(&container.id);
             return Ok((network(&container, hostname), false));
         }
-        let image = if !self.settings.host.fetches_infra_image && config.infra_image == infra_image() {
-            super::pause::image(&life.engine).await?
+        let (image, named) = if !self.settings.host.fetches_infra_image && config.infra_image == infra_image() {
+            (super::pause::image(&life.engine).await?, super::pause::IMAGE)
         } else {
+            let reference = Reference::parse(&config.infra_image)?;
             let wanted = Wanted {
-                image: &config.infra_image,
+                image: &reference,
                 auth: &Auth::default(),
                 auth_soft_fail: true,
                 force_pull: false,
@@ -53,7 +54,7 @@ impl Shared {
                 archive: None,
             };
             let user = format!("{alloc_id}/network");
-            self.images.get(&life.engine, &config, &wanted, &user, &|_| {}).await?
+            (self.images.get(&life.engine, &config, &wanted, &user, &|_| {}).await?, config.infra_image.as_str())
         };
         let start = format!("{alloc_id}/network");
         let labels = HashMap::from([
@@ -63,7 +64,7 @@ impl Shared {
         ]);
         let restart = RestartPolicy { name: Some(RestartPolicyNameEnum::UNLESS_STOPPED), maximum_retry_count: None };
         let body = ContainerCreateBody {
-            image: Some(image),
+            image: Some(named.to_owned()),
             labels: Some(labels),
             hostname: (!hostname.is_empty()).then(|| hostname.to_owned()),
             host_config: Some(HostConfig {
@@ -73,7 +74,7 @@ impl Shared {
             }),
             ..ContainerCreateBody::default()
         };
-        let made = life.create(&name, &body, CONFLICTS).await?;
+        let made = life.create(&name, &body, &image, CONFLICTS).await?;
         self.know_sandbox(&made.id);
         match life.start(&made.id).await {
             Ok(container) if container.running && !container.sandbox.is_empty() => {

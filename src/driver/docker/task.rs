@@ -243,7 +243,7 @@ pub(super) fn schema() -> Spec {
         "interactive",
         "tty",
     ];
-    let numbers = ["memory_hard_limit", "oom_score_adj", "pids_limit", "shm_size"];
+    let numbers = ["memory_hard_limit", "oom_score_adj", "pids_limit", "shm_size", "container_exists_attempts"];
     let mut attributes = named(&strings, "string");
     attributes.extend(named(&lists, "list(string)"));
     attributes.extend(named(&flags, "bool"));
@@ -253,7 +253,6 @@ pub(super) fn schema() -> Spec {
     let mut logs = named(&["max_files", "max_file_size"], "number");
     logs.extend([("compress".to_owned(), attr("compress", "bool")), ("max_age".to_owned(), attr("max_age", "string"))]);
     let period = schema::with_default(attr("cpu_cfs_period", "number"), Literal::number(100_000));
-    let attempts = schema::with_default(attr("container_exists_attempts", "number"), Literal::number(5));
     let others = [
         ("image", schema::attr("image", "string", true)),
         ("labels", pairs("labels")),
@@ -269,7 +268,6 @@ pub(super) fn schema() -> Spec {
         ("mounts", schema::block_list("mounts", 0, 0, mount)),
         ("logging", schema::block("logging", false, schema::object(logging))),
         ("healthchecks", schema::block("healthchecks", false, schema::object([("disable", attr("disable", "bool"))]))),
-        ("container_exists_attempts", attempts),
         ("logs", schema::block("logs", false, schema::object(logs))),
     ];
     schema::object(attributes.into_iter().chain(others.into_iter().map(|(name, spec)| (name.to_owned(), spec))))
@@ -455,8 +453,11 @@ mod tests {
     /// The keys in the schema are exactly the keys that are read.
     #[test]
     fn e1_the_schema_has_the_keys_that_are_read() {
-        let Some(crate::wire::hclspec::spec::Block::Object(object)) = schema().block else { panic!("no object") };
+        use crate::wire::hclspec::spec::Block;
+        let Some(Block::Object(object)) = schema().block else { panic!("no object") };
         let told: crate::spec::collections::BTreeSet<&str> = object.attributes.keys().map(String::as_str).collect();
         assert_eq!(told, KEYS.into_iter().collect());
+        // A default here would be in the place of the plugin's value.
+        assert!(matches!(object.attributes["container_exists_attempts"].block, Some(Block::Attr(_))));
     }
 }

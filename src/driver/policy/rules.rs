@@ -421,7 +421,7 @@ fn logging(asked: &Asked<'_>) -> Result<(), DriverError> {
             return Err(asked.loose(format!("{{ {key} = {kind:?} }}"), instead));
         }
     }
-    // Without a type, the options apply to the plugin's log driver, which may be one that connects.
+    // Without a type, the options apply to the engine's own log driver, which may be one that connects.
     if unnamed && !reader.pairs("config")?.is_empty() {
         return Err(asked.loose("{ config }", "write type = \"json-file\" beside it, or leave it out"));
     }
