@@ -113,13 +113,14 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
         masks: if extension.nomad_masks { Masks::Nomad } else { Masks::All },
         outlive: (!extension.outlive_record.is_empty())
             .then(|| Outlive { record: extension.outlive_record.into(), adopt: extension.adopt }),
-        // Other hosts do not send this field.
         neighbours: match extension.neighbours {
-            0 if ours => Neighbours::None,
-            0 | 1 => Neighbours::Shared,
+            0 => Neighbours::None,
+            1 => Neighbours::Shared,
             _ => Neighbours::Everywhere,
         },
-        allow_writable_programs: extension.allow_writable_programs,
+        // Other hosts do not know the rule, and give tasks directories that everybody enters: nothing is refused, and no owner or
+        // mode of their directories changes.
+        allow_writable_programs: !ours || extension.allow_writable_programs,
         host_mounts: extension.host_mounts,
         filled_root: extension.filled_root,
         init: extension.init,
@@ -594,6 +595,7 @@ fn spec_usage(usage: drivers::TaskResourceUsage) -> Usage {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{isolated, universal};
     use super::*;
     use crate::spec::collections::BTreeMap;
 
@@ -657,12 +659,28 @@ mod tests {
             wire::LaunchRequest { cmd: "c".into(), capabilities: vec!["CAP_KILL".into()], ..Default::default() };
         let expected =
             LaunchSpec { command: "c".into(), capabilities: vec!["CAP_KILL".into()], ..LaunchSpec::default() };
-        // Except for the setting about other tasks, which it does not know.
-        let expected = LaunchSpec { neighbours: Neighbours::Shared, ..expected };
+        // Except for the rule about other tasks and users, which it does not know.
+        let expected = LaunchSpec { allow_writable_programs: true, ..expected };
         assert_eq!(launch_spec(request), Ok(expected.clone()));
         assert_eq!((expected.seccomp, expected.no_new_privs, expected.masks), (Seccomp::Unconfined, false, Masks::All));
         assert_eq!((expected.own, expected.user_namespace), (OwnNamespaces::default(), false));
         assert_eq!((expected.limits, expected.unveil, expected.resources), (vec![], vec![], Resources::default()));
+    }
+
+    /// The task's directory stays as another host made it, and its programs are executed, whoever can enter it. Our own drivers
+    /// keep the rule unless they turn it off.
+    #[test]
+    fn other_hosts_get_no_rule_about_programs() {
+        let guarded = |agentbin| {
+            let task_dir = "/tmp/alloc/task".into();
+            let spec = launch_spec(wire::LaunchRequest { task_dir, agentbin, ..Default::default() }).unwrap();
+            let writers = universal::Writers::of(&spec.task_dir, None, universal::neighbours(&spec));
+            [isolated::config(&spec).unwrap().guard.is_some(), writers.is_some()]
+        };
+        assert_eq!(guarded(None), [false, false]);
+        assert_eq!(guarded(Some(wire::Extension::default())), [true, true]);
+        let allowed = wire::Extension { allow_writable_programs: true, ..Default::default() };
+        assert_eq!(guarded(Some(allowed)), [false, false]);
     }
 
     /// Sets every field and compares after a round trip: a field added to the command but forgotten in one converter would be lost.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -410,6 +411,45 @@ func TestIsolatedExecutorShutdown(t *testing.T) {
 	eventually(t, "the task runs", func() bool { return e.stdout.String() == "ready\n" })
 	call(t, e.conn, executorService, "Shutdown", `{"signal":"SIGKILL","grace_period":"0"}`)
 	wantExit(t, e.wait(t), 137, 9)
+}
+
+// A host without our extension gets what Nomad's executor does: programs in directories that everybody can write to run, and
+// these directories stay as they are.
+func TestIsolatedExecutorLeavesDirectoriesAsTheyAre(t *testing.T) {
+	if os.Geteuid() != 0 {
+		skip(t, "needs root")
+	}
+	e := startExecutor(t, true)
+	alloc, err := os.MkdirTemp("", "alloc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(alloc) })
+	e.dir = filepath.Join(alloc, "task")
+	err = errors.Join(
+		os.Chmod(alloc, 0o777),
+		os.Mkdir(e.dir, 0o777),
+		os.WriteFile(filepath.Join(e.dir, "hello"), []byte("#!/bin/sh\necho hello\n"), 0o755),
+		os.Chmod(e.dir, 0o777),
+		os.Chown(e.dir, 65534, 65534),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.launch(t, map[string]any{
+		"user": "root", "mounts": rootMounts(), "resource_limits": true,
+		"default_pid_mode": "private", "default_ipc_mode": "private",
+	}, "hello")
+	wantExit(t, e.wait(t), 0, 0)
+	eventually(t, "output", func() bool { return e.stdout.String() == "hello\n" })
+	info, err := os.Stat(e.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := info.Sys().(*syscall.Stat_t).Uid
+	if info.Mode().Perm() != 0o777 || info.Mode()&os.ModeSticky != 0 || owner != 65534 {
+		t.Errorf("the task's directory has mode %v and owner %d", info.Mode(), owner)
+	}
 }
 
 // session is ExecStreaming as a Go host uses it: it never half-closes.
