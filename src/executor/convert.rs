@@ -67,6 +67,7 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
     }
     let devices = request.devices.into_iter().map(spec_device);
     let unveil = |text: &String| Unveil::parse(text).ok_or_else(|| invalid("unveil", text));
+    let capabilities = if !ours && request.user == "root" { capabilities_of_root() } else { request.capabilities };
     Ok(LaunchSpec {
         command: request.cmd,
         args: request.args,
@@ -90,7 +91,7 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
         no_pivot_root: request.no_pivot_root,
         pid_mode: mode("pid_mode", &request.default_pid_mode)?,
         ipc_mode: mode("ipc_mode", &request.default_ipc_mode)?,
-        capabilities: request.capabilities,
+        capabilities,
         cgroup_v1_override: request.cgroup_v1_override.into_iter().into_map(),
         cgroup_v2_override: request.cgroup_v2_override,
         cgroup: extension.cgroup.into(),
@@ -137,6 +138,14 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
             },
         }),
     })
+}
+
+/// What Nomad's executor gives a task of the user with the name "root", whatever list the request has: the first 38 capabilities,
+/// to `CAP_AUDIT_READ`, as far as this process can give them.
+fn capabilities_of_root() -> Vec<String> {
+    let bounding = caps::read(None, caps::CapSet::Bounding).unwrap_or_default();
+    let last = caps::Capability::CAP_AUDIT_READ.index();
+    bounding.iter().filter(|capability| capability.index() <= last).map(ToString::to_string).collect()
 }
 
 fn spec_limit(limit: &wire::ResourceLimit) -> Result<ResourceLimit, ExecutorError> {
@@ -681,6 +690,27 @@ mod tests {
         assert_eq!(guarded(Some(wire::Extension::default())), [true, true]);
         let allowed = wire::Extension { allow_writable_programs: true, ..Default::default() };
         assert_eq!(guarded(Some(allowed)), [false, false]);
+    }
+
+    /// B3: only hosts without our extension expect that root has more than the list.
+    #[test]
+    fn root_of_other_hosts_has_nomads_capabilities() {
+        let sorted = |user: &str, agentbin| {
+            let (user, capabilities) = (user.into(), vec!["CAP_KILL".into()]);
+            let request = wire::LaunchRequest { user, capabilities, agentbin, ..Default::default() };
+            let mut names = launch_spec(request).unwrap().capabilities;
+            names.sort();
+            names
+        };
+        let bounding = caps::read(None, caps::CapSet::Bounding).unwrap();
+        let newer = ["CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"];
+        let mut wanted: Vec<String> = bounding.iter().map(ToString::to_string).collect();
+        wanted.retain(|name| !newer.contains(&name.as_str()));
+        wanted.sort();
+        assert_eq!(sorted("root", None), wanted);
+        for (user, agentbin) in [("root", Some(wire::Extension::default())), ("nobody", None), ("", None)] {
+            assert_eq!(sorted(user, agentbin), ["CAP_KILL"], "{user}");
+        }
     }
 
     /// Sets every field and compares after a round trip: a field added to the command but forgotten in one converter would be lost.

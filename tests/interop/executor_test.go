@@ -452,6 +452,30 @@ func TestIsolatedExecutorLeavesDirectoriesAsTheyAre(t *testing.T) {
 	}
 }
 
+// The user with the name "root" has the 38 capabilities that Nomad's executor gives it, whatever list the request has. (B3)
+func TestIsolatedExecutorRootHasNomadsCapabilities(t *testing.T) {
+	if os.Geteuid() != 0 {
+		skip(t, "needs root")
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(status), "CapBnd:\t")
+	var bounding uint64
+	if _, err := fmt.Sscanf(after, "%x", &bounding); err != nil {
+		t.Fatal(err)
+	}
+	e := startExecutor(t, true)
+	e.launch(t, map[string]any{
+		"user": "root", "mounts": rootMounts(), "resource_limits": true, "capabilities": []string{"CAP_KILL"},
+		"default_pid_mode": "private", "default_ipc_mode": "private",
+	}, "grep", "CapEff:", "/proc/self/status")
+	wantExit(t, e.wait(t), 0, 0)
+	want := fmt.Sprintf("CapEff:\t%016x\n", bounding&(1<<38-1))
+	eventually(t, want, func() bool { return e.stdout.String() == want })
+}
+
 // session is ExecStreaming as a Go host uses it: it never half-closes.
 type session struct {
 	t      testing.TB
