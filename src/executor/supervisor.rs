@@ -26,6 +26,7 @@ use super::{
 use crate::cgroup::{self, CgroupFs, DeviceRule, Regime, Sampler, TaskCgroup};
 use crate::container::{self, FailureKind, Namespaces, Prepare, Prepared};
 use crate::logs::collector::{Collector, open_sink};
+use crate::logs::words_of_go;
 use crate::net;
 use crate::spec::{
     ExitResult, HostIds, IntoMap as _, LaunchSpec, NamespaceMode, Outlive, OutputHealth, OwnNamespaces, ProcessState,
@@ -803,7 +804,7 @@ fn open_output(spec: &LaunchSpec, config: &container::Config) -> Result<(Output,
     }
     let open = |what: &str, path: &str| {
         open_sink(Path::new(path))
-            .map_err(|e| ExecutorError::System(format!("failed to create {what}: {path}: {}", chain(&e))))
+            .map_err(|e| ExecutorError::System(format!("failed to create {what}: {path}: {}", words_of_go(&e))))
     };
     let stdout = open("stdout", &spec.stdout_path)?;
     let stderr = open("stderr", &spec.stderr_path)?;

@@ -221,18 +221,21 @@ func TestExecutorShutdownTakesChildren(t *testing.T) {
 
 func TestExecutorRefusals(t *testing.T) {
 	e := startExecutor(t, false)
-	refused := func(name, text string) {
+	refused := func(name, text, why string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		if out, err := invoke(ctx, t, e.conn, executorService, name, text); err == nil {
-			t.Errorf("%s %s answered %v", name, text, out)
+		out, err := invoke(ctx, t, e.conn, executorService, name, text)
+		if err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s %s answered %v, %v", name, text, out, err)
 		}
 	}
-	refused("Launch", e.launchRequest(t, nil, "/no/such/command"))
+	refused("Launch", e.launchRequest(t, nil, "/no/such/command"), `binary "/no/such/command" could not be found`)
+	refused("Launch", e.launchRequest(t, map[string]any{"stdout_path": "/no/such/fifo"}, "/bin/true"),
+		"failed to create stdout: /no/such/fifo: no such file or directory")
 	e.ping(t)
 	e.launch(t, nil, "/bin/sleep", "1000")
-	refused("Shutdown", `{"signal":"SIGNONSENSE","grace_period":"0"}`)
+	refused("Shutdown", `{"signal":"SIGNONSENSE","grace_period":"0"}`, "error unknown signal given for shutdown")
 	call(t, e.conn, executorService, "Shutdown", `{"signal":"SIGKILL","grace_period":"0"}`)
 }
 
