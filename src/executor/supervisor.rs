@@ -670,7 +670,8 @@ impl Executor for LocalExecutor {
         if let Some(record) = record {
             record.remove();
         }
-        if asked.is_none() {
+        // Without a grace period no signal is sent but SIGKILL.
+        if asked.is_none() && !grace.is_zero() {
             return Err(ExecutorError::Invalid(format!("error unknown signal given for shutdown: {signal}")));
         }
         Ok(())

@@ -235,8 +235,10 @@ func TestExecutorRefusals(t *testing.T) {
 		"failed to create stdout: /no/such/fifo: no such file or directory")
 	e.ping(t)
 	e.launch(t, nil, "/bin/sleep", "1000")
-	refused("Shutdown", `{"signal":"SIGNONSENSE","grace_period":"0"}`, "error unknown signal given for shutdown")
-	call(t, e.conn, executorService, "Shutdown", `{"signal":"SIGKILL","grace_period":"0"}`)
+	refused("Shutdown", `{"signal":"SIGNONSENSE","grace_period":"1000000000"}`, "error unknown signal given for shutdown")
+	// It is killed nevertheless, and without a grace period no other signal is needed.
+	call(t, e.conn, executorService, "Shutdown", `{"signal":"SIGNONSENSE","grace_period":"0"}`)
+	wantExit(t, e.wait(t), 137, 9)
 }
 
 func TestExecutorStats(t *testing.T) {
