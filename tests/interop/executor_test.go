@@ -176,6 +176,25 @@ func TestExecutorManyWaiters(t *testing.T) {
 	}
 }
 
+func TestExecutorThatIsTerminatedAnswersWaiters(t *testing.T) {
+	e := startExecutor(t, false)
+	pid := e.launch(t, nil, "/bin/sleep", "1000").number("process", "pid")
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	waited := stream(ctx, t, e.conn, executorService, "Wait", `{}`)
+	// On the same connection: the call that waits has arrived before.
+	call(t, e.conn, executorService, "Version", `{}`)
+	if err := syscall.Kill(e.client.ReattachConfig().Pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	out, err := waited()
+	if err != nil {
+		t.Fatalf("wait: %v", err)
+	}
+	wantExit(t, out, 137, 9)
+	eventually(t, "the end of both", func() bool { return !alive(pid) && e.client.Exited() })
+}
+
 func TestExecutorSignal(t *testing.T) {
 	e := startExecutor(t, false)
 	e.launch(t, nil, "/bin/sh", "-c", `trap 'echo caught; exit 7' USR1; echo ready; while :; do sleep 0.05; done`)
