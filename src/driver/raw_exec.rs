@@ -4,7 +4,7 @@ use super::config::Reader;
 use super::glob::matches;
 use super::ids::DeniedIds;
 use super::on_executor::{self, Common, OnExecutor, Plan};
-use super::{Capabilities, DriverError, Fingerprint, FsIsolation, Health, NetworkMode, TaskConfig};
+use super::{Capabilities, DriverError, Fingerprint, FsIsolation, Health, NetworkMode, Settings, TaskConfig};
 use crate::cgroup::Regime;
 use crate::executor::Isolation;
 use crate::spec::{DriverConfig, IntoMap as _, LaunchSpec};
@@ -17,6 +17,14 @@ const TASK_KEYS: [&str; 7] =
 
 /// The `raw_exec` driver: a task on the host's files as the agent's user, in a cgroup and group of its own.
 pub type RawExecDriver = OnExecutor<RawExec>;
+
+impl RawExecDriver {
+    /// A driver that runs nothing until a configuration enables it: the default is meant for `agentbin run`, and an agent may not
+    /// have sent one yet.
+    pub(crate) fn disabled(settings: Settings) -> RawExecDriver {
+        RawExecDriver::new(settings).with_config(Config { enabled: false, ..Config::default() })
+    }
+}
 
 /// The part of `OnExecutor` that is specific to `raw_exec`.
 #[derive(Debug)]
