@@ -486,19 +486,20 @@ impl IsolatedConfig {
         Ok(())
     }
 
-    /// Checks the parts of a task's configuration that do not depend on the task.
+    /// Checks the parts of a task's configuration that do not depend on the task, in the order of Nomad's drivers: hosts look for
+    /// the first mistake.
     ///
     /// # Errors
     /// [`DriverError::Config`].
     pub fn validate(&self, reader: &Reader<'_>) -> Result<(), DriverError> {
         let (pid_mode, _) = self.modes(reader)?;
-        init(reader, pid_mode)?;
+        let held = Level::read(reader)?.unwrap_or(self.level).held();
+        self.allow_caps.resolve(reader, held.nomad_capabilities, false)?;
         reader.absolute_path("work_dir")?;
+        init(reader, pid_mode)?;
         reader.flag("user_namespace")?;
         Filter::read(reader)?;
-        unveil(reader)?;
-        let held = Level::read(reader)?.unwrap_or(self.level).held();
-        self.allow_caps.resolve(reader, held.nomad_capabilities, false).map(drop)
+        unveil(reader).map(drop)
     }
 }
 

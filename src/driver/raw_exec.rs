@@ -74,13 +74,15 @@ fn read(config: &DriverConfig) -> Result<Task, DriverError> {
         .ok()
         .filter(|score| *score <= 1000)
         .ok_or_else(|| reader.error("oom_score_adj", "oom_score_adj must be at most 1000"))?;
+    // Before the command: hosts look for the first mistake that Nomad's driver finds.
+    let work_dir = reader.absolute_path("work_dir")?;
     Ok(Task {
         command: reader.required("command")?,
         args: reader.strings("args")?,
         cgroup_v1_override: v1,
         cgroup_v2_override: v2,
         oom_score_adj,
-        work_dir: reader.absolute_path("work_dir")?,
+        work_dir,
         denied_envvars: reader.strings("denied_envvars")?,
     })
 }
@@ -196,6 +198,8 @@ mod tests {
         };
         assert_eq!(error(&[]), "");
         assert!(error(&[("work_dir", "x".into())]).contains("work_dir must be an absolute path"));
+        assert!(error(&[("command", "".into())]).contains("command is missing"));
+        assert!(error(&[("command", "".into()), ("work_dir", "x".into())]).contains("work_dir must be"));
         assert!(error(&[("oom_score_adj", (-1).into())]).contains("oom_score_adj must not be negative"));
         let both = [("cgroup_v2_override", "x".into()), ("cgroup_v1_override", serde_json::json!([{"pids": "/x"}]))];
         assert!(error(&both).contains("only one of cgroups_v1_override and cgroups_v2_override may be set"));
