@@ -13,10 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
-use agentbin::executor::{Executor as _, ExecutorClient, ExecutorError};
+use agentbin::executor::{ExecRequests, Executor as _, ExecutorClient, ExecutorError};
 use agentbin::plugin::Client;
 use agentbin::spec::{MemoryLimits, Mount};
 use agentbin::wire::drivers::ExecTaskStreamingRequest;
+use agentbin::wire::drivers::exec_task_streaming_request::Setup;
 use harness::{Test, block_on, eventually, is_alive, run, tests};
 use task::{
     Done, Session, Task, args, descriptors, in_seconds, nap, processes_of, resident_kib, size, slower, stdin,
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         b4_a_session_has_what_the_task_has,
         b4_what_means_nothing_harms_nothing,
         b4_what_cannot_start_is_an_error,
+        b4_commands_run_until_the_shutdown_of_a_task_without_isolation,
         b4_a_caller_that_goes_takes_the_session_along,
         b4_scripts_have_a_deadline,
         b4_signals_and_statuses,
@@ -516,9 +518,47 @@ fn b4_what_cannot_start_is_an_error() {
             assert_eq!(main, 1);
             task.executor.signal(9).await.unwrap();
             task.executor.wait().await.unwrap();
+            if !isolated {
+                task.executor.shutdown("", Duration::ZERO).await.unwrap();
+            }
             assert_eq!(error(task.open(&["true"], false).await), "the task has ended");
             let late = task.executor.exec(in_seconds(60), "true", &[]).await.unwrap_err();
             assert_eq!(late.to_string(), "the task has ended");
+            task.end().await;
+        }
+    });
+}
+
+/// Without isolation a task ends at its shutdown, as with Nomad's executor: until then commands run in it, and they end with it,
+/// with all that they have left.
+fn b4_commands_run_until_the_shutdown_of_a_task_without_isolation() {
+    block_on(async {
+        for tty in BOTH {
+            let task = Task::new(false).await;
+            task.executor.signal(9).await.unwrap();
+            task.executor.wait().await.unwrap();
+            assert_eq!(task.run("test $GREETING = hello", tty).await.code, 0);
+            let script = args(&["-c", &format!("echo late; setsid sleep {} > /dev/null 2>&1 &", nap())]);
+            let told = task.executor.exec(in_seconds(60), "/bin/sh", &script).await.unwrap();
+            assert_eq!((told.output.as_slice(), told.exit_code), (&b"late\n"[..], 0));
+            let mut session = task.shell("trap '' TERM INT HUP; echo ready; sleep 1000; sleep 1000", tty).await;
+            session.hear_until("ready").await;
+            // One whose call comes before the shutdown, and its command after that.
+            let (to, requests) = tokio::sync::mpsc::channel(1);
+            let requests: ExecRequests = Box::pin(tokio_stream::wrappers::ReceiverStream::new(requests));
+            let executor = task.executor.clone();
+            let late = tokio::spawn(async move { executor.exec_streaming(requests).await.map(drop) });
+            for _ in 0..2 {
+                task.executor.version().await.unwrap();
+            }
+            let (stopped, ended) = tokio::join!(task.executor.shutdown("", Duration::ZERO), session.finish());
+            stopped.unwrap();
+            assert_eq!(ended.code, 137, "{ended:?}");
+            assert_eq!(processes_of(&task), Vec::<i32>::new());
+            let setup = Some(Setup { command: args(&["/bin/sleep", &nap()]), tty, ..Setup::default() });
+            let _ = to.send(Ok(ExecTaskStreamingRequest { setup, ..Default::default() })).await;
+            drop(to);
+            assert_eq!(late.await.unwrap().unwrap_err().to_string(), "the task has ended");
             task.end().await;
         }
     });

@@ -307,12 +307,17 @@ fn a6_info_schema_and_capabilities() {
 fn a6_fingerprints_say_what_is_missing() {
     block_on(async {
         let mut raw = Plugin::start(Path::new(AGENTBIN), &["driver", "raw_exec"]).await;
-        raw.set_config(&[]).await.unwrap();
-        let found = raw.fingerprint().await;
-        let state = (found.health(), found.health_description.as_str());
-        assert_eq!(state, (print::HealthState::Undetected, "disabled"));
-        let refused = raw.start_task(&World::new().script("true")).await.unwrap_err();
-        assert_eq!(refused.message(), "raw_exec is disabled");
+        // Without a configuration, and with an empty one.
+        for configured in [false, true] {
+            if configured {
+                raw.set_config(&[]).await.unwrap();
+            }
+            let found = raw.fingerprint().await;
+            let state = (found.health(), found.health_description.as_str());
+            assert_eq!(state, (print::HealthState::Undetected, "disabled"));
+            let refused = raw.start_task(&World::new().script("true")).await.unwrap_err();
+            assert_eq!(refused.message(), "raw_exec is disabled");
+        }
         raw.set_config(&[("enabled", Value::Bool(true))]).await.unwrap();
         let found = raw.fingerprint().await;
         assert_eq!((found.health(), found.health_description.as_str()), (print::HealthState::Healthy, "Healthy"));

@@ -9,6 +9,7 @@ use super::facts;
 use crate::cgroup::Regime;
 use crate::driver::{Attribute, Fingerprint};
 use crate::executor::Compute;
+use crate::spec::CpuSet;
 use crate::spec::collections::BTreeMap;
 
 /// The machine as job files see it.
@@ -160,24 +161,41 @@ fn go_arch(machine: &str) -> &str {
 pub fn compute() -> Compute {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let cores = u32::try_from(cores).unwrap_or(1);
-    Compute { total_mhz: core_mhz().unwrap_or(0) * u64::from(cores), cores }
+    let total_mhz = speeds().map_or(0, |(all, online)| all * u64::from(cores) / online);
+    Compute { total_mhz, cores }
 }
 
-/// The speed of a core, in Nomad's unit of CPU: the same for all tasks of this process, and read once, as `/proc/cpuinfo` is long
-/// where there are many cores.
-fn core_mhz() -> Option<u64> {
-    static READ: OnceLock<Option<u64>> = OnceLock::new();
-    *READ.get_or_init(read_core_mhz)
+/// The speed of all cores that are online together, in Nomad's unit of CPU, and their number: the same for all tasks of this
+/// process, and read once, as the kernel has files for each core, and `/proc/cpuinfo` is long where there are many.
+fn speeds() -> Option<(u64, u64)> {
+    static READ: OnceLock<Option<(u64, u64)>> = OnceLock::new();
+    *READ.get_or_init(|| read_speeds(&|path| facts::text(path)))
 }
 
-fn read_core_mhz() -> Option<u64> {
-    let highest = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");
-    let highest = highest.ok().and_then(|khz| Some(khz.trim().parse::<u64>().ok()? / 1000));
-    highest.or_else(|| {
-        let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-        let value = text.lines().find_map(|l| l.strip_prefix("cpu MHz")?.split_once(':'))?.1;
-        value.trim().split('.').next()?.parse().ok()
-    })
+fn read_speeds(read: &dyn Fn(&str) -> Option<String>) -> Option<(u64, u64)> {
+    let online = read("/sys/devices/system/cpu/online").and_then(|list| list.trim().parse::<CpuSet>().ok());
+    let of_each = online.iter().flat_map(CpuSet::iter).filter_map(|core| core_mhz(core, read));
+    let (all, known) = of_each.fold((0, 0), |(all, known), mhz| (all + mhz, known + 1));
+    if known > 0 {
+        return Some((all, known));
+    }
+    let text = read("/proc/cpuinfo")?;
+    let value = text.lines().find_map(|l| l.strip_prefix("cpu MHz")?.split_once(':'))?.1;
+    Some((value.trim().split('.').next()?.parse().ok()?, 1))
+}
+
+/// What a core can deliver at any time, without turbo: Nomad reckons with that, and with the highest frequency only where the base
+/// frequency is unknown.
+fn core_mhz(core: u32, read: &dyn Fn(&str) -> Option<String>) -> Option<u64> {
+    let text = |file: &str| read(&format!("/sys/devices/system/cpu/cpu{core}/{file}"));
+    let number = |file: &str| text(file)?.trim().parse::<u64>().ok().filter(|number| *number > 0);
+    let mhz = |file: &str| number(file).map(|khz| khz / 1000);
+    let driver = text("cpufreq/scaling_driver").unwrap_or_default();
+    let base = match driver.trim() {
+        "acpi-cpufreq" => number("acpi_cppc/nominal_freq"),
+        _ => mhz("cpufreq/base_frequency"),
+    };
+    base.or_else(|| mhz("cpufreq/cpuinfo_max_freq"))
 }
 
 fn memory_total_bytes() -> Option<u64> {
@@ -219,6 +237,43 @@ mod tests {
         let again = Node::detect(dir.path(), Regime::Off, None).unwrap();
         assert_eq!(again.id, node.id);
         assert_eq!(again.lookup("attr.cpu.reservablecores"), again.lookup("attr.cpu.numcores"));
+    }
+
+    /// The base frequency counts, for each core, and not what a core reaches for a while.
+    #[test]
+    fn cores_are_reckoned_without_turbo() {
+        let speeds = |files: &[(&str, &str)]| {
+            let read = |path: &str| {
+                let name = path.strip_prefix("/sys/devices/system/cpu/").unwrap_or(path);
+                files.iter().find(|(file, _)| *file == name).map(|(_, text)| format!("{text}\n"))
+            };
+            read_speeds(&read)
+        };
+        let intel = [
+            ("online", "0,2"),
+            ("cpu0/cpufreq/scaling_driver", "intel_pstate"),
+            ("cpu0/cpufreq/base_frequency", "3200000"),
+            ("cpu0/cpufreq/cpuinfo_max_freq", "5200000"),
+            ("cpu1/cpufreq/base_frequency", "9900000"),
+            ("cpu2/cpufreq/base_frequency", "2400000"),
+        ];
+        assert_eq!(speeds(&intel), Some((5600, 2)));
+        let amd = [
+            ("online", "0"),
+            ("cpu0/cpufreq/scaling_driver", "acpi-cpufreq"),
+            ("cpu0/acpi_cppc/nominal_freq", "2450"),
+            ("cpu0/cpufreq/cpuinfo_max_freq", "3500000"),
+        ];
+        assert_eq!(speeds(&amd), Some((2450, 1)));
+        let unknown = [
+            ("online", "0"),
+            ("cpu0/cpufreq/base_frequency", "0"),
+            ("cpu0/cpufreq/cpuinfo_max_freq", "3500000"),
+            ("/proc/cpuinfo", "processor : 0\ncpu MHz\t\t: 2100.5"),
+        ];
+        assert_eq!(speeds(&unknown), Some((3500, 1)));
+        assert_eq!(speeds(&unknown[3..]), Some((2100, 1)));
+        assert_eq!(speeds(&[("online", "0-3")]), None);
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl TaskCgroup {
     /// host's.
     ///
     /// # Errors
-    /// As [`open`](Self::open); [`Error::NoController`] where no cpuset tree is mounted; [`Error::Io`] when it cannot be read.
+    /// As [`open`](Self::open); [`Error::Io`] where no cpuset tree is mounted, or when it cannot be read.
     pub fn open_with_cpuset(fs: &CgroupFs, relative: &Path, cpuset: Option<&Path>) -> Result<TaskCgroup> {
         let mut task = TaskCgroup::open(fs, relative)?;
         if let (Some(path), Regime::V1) = (cpuset, fs.regime()) {
@@ -404,7 +404,9 @@ fn host_given(fs: &CgroupFs, resources: &Resources) -> Result<Option<TaskCgroup>
 fn given_member(fs: &CgroupFs, controller: &str, path: &Path) -> Result<Member> {
     // The named hierarchy is `systemd` in a job file and `name=systemd` in mountinfo.
     let tree = fs.v1(controller).or_else(|| fs.v1(&format!("name={controller}")));
-    member_at(tree.ok_or_else(|| Error::NoController(controller.to_owned()))?, path)
+    // As for a directory that does not exist, which is what hosts look for.
+    let none = || Error::io("find the v1 hierarchy of", Path::new(controller), rustix::io::Errno::NOENT);
+    member_at(tree.ok_or_else(none)?, path)
 }
 
 /// An absolute path has to be in the tree: a pid is never written into a file elsewhere.

@@ -659,10 +659,12 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
         let message = format!("/{} is there, but is not a file that could be executed", there.display());
         return Err(Failure { step: "find the command".to_owned(), kind: FailureKind::NotExecutable, message });
     }
+    // Nomad names the directory only for a command that is a path.
+    let below = if command.contains('/') { format!(" {}", root_config.task_dir.display()) } else { String::new() };
     Err(Failure {
         step: step(),
         kind: FailureKind::CommandNotFound,
-        message: format!("file {command} not found under path {}", root_config.task_dir.display()),
+        message: format!("file {command} not found under path{below}"),
     })
 }
 

@@ -151,16 +151,21 @@ fn is_withheld(name: &str) -> bool {
     withheld.contains(&name)
 }
 
-/// Names in upper case, without the `CAP_` prefix, `all` expanded, sorted.
+/// A name in upper case, without blanks around it and the `CAP_` prefix. An empty one names nothing.
+pub(super) fn bare(name: &str) -> String {
+    let upper = name.trim().to_ascii_uppercase();
+    upper.strip_prefix("CAP_").map_or_else(|| upper.clone(), str::to_owned)
+}
+
+/// [`bare`] names, `all` expanded, sorted.
 fn names(reader: &Reader<'_>, key: &str) -> Result<Vec<String>, DriverError> {
     let mut names = Vec::new();
     for name in reader.strings(key)? {
-        let upper = name.to_ascii_uppercase();
-        let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
+        let bare = bare(&name);
         if bare == "ALL" {
             names.extend(ALL.map(str::to_owned));
-        } else {
-            names.push(bare.to_owned());
+        } else if !bare.is_empty() {
+            names.push(bare);
         }
     }
     names.sort();
@@ -202,6 +207,9 @@ mod tests {
         let asked = resolved(None, &["fsetid", "cap_setfcap"], &[], true).unwrap();
         assert!(asked.len() == 12 && asked.contains(&"CAP_FSETID".into()) && asked.contains(&"CAP_SETFCAP".into()));
         assert_eq!(resolved(None, &["mknod"], &["ALL"], true), Ok(vec!["CAP_MKNOD".into()]));
+        // As Nomad's drivers read names.
+        assert_eq!(resolved(None, &["", " ", "cap_"], &[""], false), Ok(vec![]));
+        assert_eq!(resolved(None, &[" kill\t"], &[" all "], true), Ok(vec!["CAP_KILL".into()]));
         let unknown = resolved(None, &["fly"], &[], false).unwrap_err();
         assert!(unknown.ends_with("cap_add configured with capabilities not supported by system: fly"), "{unknown}");
     }
@@ -229,7 +237,9 @@ mod tests {
                 }
             }
         }
-        assert_eq!(resolved(Some(&[]), &[], &[], true), Ok(vec![]), "nothing is allowed");
+        for none in [&[] as &[&str], &[""]] {
+            assert_eq!(resolved(Some(none), &[], &[], true), Ok(vec![]), "nothing is allowed");
+        }
     }
 
     /// Nomad's own behaviour, bit by bit: `TestExecutor_Capabilities` gives 00000000a80405fb and 0000003fffffffff.

@@ -90,18 +90,49 @@ impl Plan for Exec {
 
     fn validate(config: &Config, task: &DriverConfig) -> Result<(), DriverError> {
         let reader = reader(task)?;
+        config.isolated.validate(&reader)?;
         reader.required("command")?;
-        reader.strings("args")?;
-        config.isolated.validate(&reader)
+        reader.strings("args").map(drop)
     }
 
     fn plan(config: &Config, task: &TaskConfig, spec: &mut LaunchSpec) -> Result<(), DriverError> {
         let reader = reader(&task.config)?;
+        config.isolated.validate(&reader)?;
         spec.command = reader.required("command")?;
         spec.args = reader.strings("args")?;
         spec.no_pivot_root = config.no_pivot_root;
         spec.host_users = config.denied.is_any();
         config.isolated.plan(&reader, task, spec)?;
         config.denied.check(&spec.user)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_missing_command_is_the_last_mistake_that_is_told() {
+        let wrong = |values: serde_json::Value| {
+            let config = DriverConfig { values: values.as_object().unwrap().clone(), ..DriverConfig::default() };
+            let validated = Exec::validate(&Config::default(), &config).unwrap_err().to_string();
+            let task = TaskConfig { config, ..TaskConfig::default() };
+            let planned = Exec::plan(&Config::default(), &task, &mut LaunchSpec::default()).unwrap_err().to_string();
+            assert_eq!(validated, planned);
+            planned
+        };
+        let mut values = json!({});
+        for (key, value, expected) in [
+            ("args", json!([]), "command is missing; it names the program to run"),
+            ("work_dir", "local".into(), "work_dir must be absolute but got relative path \"local\""),
+            ("cap_add", json!(["fly"]), "cap_add configured with capabilities not supported by system: fly"),
+            ("ipc_mode", "none".into(), "ipc_mode must be \"private\" or \"host\", got \"none\""),
+            ("pid_mode", "none".into(), "pid_mode must be \"private\" or \"host\", got \"none\""),
+        ] {
+            values[key] = value;
+            assert_eq!(wrong(values.clone()), format!("config of driver exec: {expected}"));
+        }
     }
 }

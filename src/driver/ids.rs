@@ -18,8 +18,7 @@ impl DeniedIds {
         // Hosts look for this wording.
         let ranges = |key: &str, kind: &str| {
             let text = reader.string(key)?.unwrap_or_default();
-            ranges(&text)
-                .map_err(|problem| reader.error(key, &format!("{key}: invalid range {kind} {text:?}: {problem}")))
+            ranges(&text).map_err(|problem| reader.error(key, &format!("{key}: invalid range {kind} {problem}")))
         };
         Ok(DeniedIds {
             users: ranges("denied_host_uids", "deniedHostUIDs")?,
@@ -59,14 +58,18 @@ impl DeniedIds {
     }
 }
 
+/// An error begins with the element of the list that is wrong.
 fn ranges(text: &str) -> Result<Vec<(u32, u32)>, String> {
-    let bound = |text: &str| text.trim().parse::<u32>().map_err(|_| format!("range bound not valid: {text:?}"));
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let bound = |text: &str| text.parse::<u32>().map_err(|_| "range bound not valid");
     let range = |part: &str| {
         let (low, high) = part.split_once('-').unwrap_or((part, part));
         let (low, high) = (bound(low)?, bound(high)?);
-        if low > high { Err("lower bound cannot be greater than upper bound".to_owned()) } else { Ok((low, high)) }
+        if low > high { Err("lower bound cannot be greater than upper bound") } else { Ok((low, high)) }
     };
-    text.split(',').filter(|part| !part.trim().is_empty()).map(range).collect()
+    text.split(',').map(|part| range(part).map_err(|problem| format!("{part:?}: {problem}"))).collect()
 }
 
 #[cfg(test)]
@@ -79,7 +82,7 @@ mod tests {
     fn ranges_are_read_or_refused() {
         assert_eq!(ranges(""), Ok(vec![]));
         assert_eq!(ranges("0"), Ok(vec![(0, 0)]));
-        assert_eq!(ranges("1-100, 200"), Ok(vec![(1, 100), (200, 200)]));
+        assert_eq!(ranges("1-100,200"), Ok(vec![(1, 100), (200, 200)]));
         assert!(ranges("10-1").unwrap_err().contains("lower bound cannot be greater than upper bound"));
         let config = |value: &str| DriverConfig {
             values: [("denied_host_uids".to_owned(), value.into())].into_iter().collect(),
@@ -87,10 +90,15 @@ mod tests {
         };
         let read = |config: &DriverConfig| DeniedIds::read(&Reader::any("raw_exec", config)).map_err(|e| e.to_string());
         let text = "invalid range deniedHostUIDs \"100-1\": lower bound cannot be greater than upper bound";
-        assert!(read(&config("100-1")).unwrap_err().ends_with(text));
-        for bad in ["x", "1-x", "-1", "1-2-3", "4294967296"] {
-            assert!(ranges(bad).unwrap_err().contains("range bound not valid"), "{bad}");
+        assert!(read(&config("7,100-1")).unwrap_err().ends_with(text));
+        for bad in ["x", "1-x", "-1", "1-2-3", "4294967296", " 1", "1 ", "1- 2", " "] {
+            assert_eq!(ranges(bad), Err(format!("{bad:?}: range bound not valid")));
         }
+        // An empty element is a mistake, where it is.
+        for bad in ["1-100,,200", "1-100,", ","] {
+            assert_eq!(ranges(bad), Err("\"\": range bound not valid".to_owned()), "{bad}");
+        }
+        assert_eq!(ranges("1-100, 200,x"), Err("\" 200\": range bound not valid".to_owned()));
     }
 
     /// A denied group 0 refuses its members, and no other users.

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::cgroup::Regime;
 use crate::container::{Subordinate, check_seccomp};
+use crate::net::host_resolv_conf;
 use crate::spec::collections::BTreeMap;
 use crate::spec::{
     IntoMap as _, LaunchSpec, LimitedResource, Masks, Mount, NamespaceMode, Order as _, OwnNamespaces, ResourceLimit,
@@ -485,19 +486,20 @@ impl IsolatedConfig {
         Ok(())
     }
 
-    /// Checks the parts of a task's configuration that do not depend on the task.
+    /// Checks the parts of a task's configuration that do not depend on the task, in the order of Nomad's drivers: hosts look for
+    /// the first mistake.
     ///
     /// # Errors
     /// [`DriverError::Config`].
     pub fn validate(&self, reader: &Reader<'_>) -> Result<(), DriverError> {
         let (pid_mode, _) = self.modes(reader)?;
-        init(reader, pid_mode)?;
+        let held = Level::read(reader)?.unwrap_or(self.level).held();
+        self.allow_caps.resolve(reader, held.nomad_capabilities, false)?;
         reader.absolute_path("work_dir")?;
+        init(reader, pid_mode)?;
         reader.flag("user_namespace")?;
         Filter::read(reader)?;
-        unveil(reader)?;
-        let held = Level::read(reader)?.unwrap_or(self.level).held();
-        self.allow_caps.resolve(reader, held.nomad_capabilities, false).map(drop)
+        unveil(reader).map(drop)
     }
 }
 
@@ -581,8 +583,7 @@ impl IsolatedConfig {
 
 /// Writes the task's resolver configuration; settings that `dns` lacks are taken from the host.
 pub(super) fn resolv_conf(dns: &Dns, task_dir: &Path) -> Result<Mount, DriverError> {
-    let host = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
-    let text = resolv_conf_text(dns, &host);
+    let text = resolv_conf_text(dns, &host_resolv_conf());
     let path = task_dir.join(RESOLV_CONF);
     write_beneath(task_dir, RESOLV_CONF, &text)
         .map_err(|e| failed(format!("failed to write {}: {e}", path.display()), true))?;
@@ -603,6 +604,9 @@ pub(super) fn write_beneath(task_dir: &Path, name: &str, text: &str) -> std::io:
 }
 
 fn resolv_conf_text(dns: &Dns, host: &str) -> String {
+    if *dns == Dns::default() {
+        return host.to_owned();
+    }
     let of_host = |key: &str| -> Vec<String> {
         let lines = host.lines().filter_map(|line| line.split_once(char::is_whitespace).filter(|(k, _)| *k == key));
         lines.flat_map(|(_, values)| values.split_whitespace()).map(str::to_owned).collect()
@@ -807,8 +811,10 @@ mod tests {
     fn resolver_configurations_are_written() {
         let host = "# by hand\nnameserver 10.0.0.1\nnameserver 10.0.0.2\nsearch a b\noptions edns0 trust-ad\n";
         let list = |items: &[&str]| items.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
-        let all = "nameserver 10.0.0.1\nnameserver 10.0.0.2\nsearch a b\noptions edns0 trust-ad\n";
-        assert_eq!(resolv_conf_text(&Dns::default(), host), all);
+        assert_eq!(resolv_conf_text(&Dns::default(), host), host, "nothing is asked for: the file as it is");
+        let options = Dns { options: list(&["rotate"]), ..Dns::default() };
+        let all = "nameserver 10.0.0.1\nnameserver 10.0.0.2\nsearch a b\noptions rotate\n";
+        assert_eq!(resolv_conf_text(&options, host), all);
         let servers = Dns { servers: list(&["8.8.8.8"]), ..Dns::default() };
         assert_eq!(resolv_conf_text(&servers, host), "nameserver 8.8.8.8\nsearch a b\noptions edns0 trust-ad\n");
         let full =

@@ -207,12 +207,13 @@ impl Plan for Java {
 
     fn validate(config: &Config, task: &DriverConfig) -> Result<(), DriverError> {
         let reader = reader(task)?;
-        arguments(&reader)?;
-        config.0.validate(&reader)
+        config.0.validate(&reader)?;
+        arguments(&reader).map(drop)
     }
 
     fn plan(config: &Config, task: &TaskConfig, spec: &mut LaunchSpec) -> Result<(), DriverError> {
         let reader = reader(&task.config)?;
+        config.0.validate(&reader)?;
         spec.args = arguments(&reader)?;
         let java =
             find_java().ok_or_else(|| failed("failed to find java binary: no java on the PATH".to_owned(), false))?;
@@ -244,6 +245,22 @@ mod tests {
         ] {
             let expected = Version { version: version.into(), runtime: runtime.into(), vm: vm.into() };
             assert_eq!(Version::parse(output), expected, "{output}");
+        }
+    }
+
+    #[test]
+    fn missing_arguments_are_the_last_mistake_that_is_told() {
+        for (values, expected) in [
+            (serde_json::json!({}), "jar_path or class must be specified"),
+            (serde_json::json!({ "work_dir": "local" }), "work_dir must be an absolute path: local"),
+            (serde_json::json!({ "work_dir": "local", "ipc_mode": "none" }), "got \"none\""),
+        ] {
+            let config = DriverConfig { values: values.as_object().unwrap().clone(), ..DriverConfig::default() };
+            let validated = Java::validate(&Config::default(), &config).unwrap_err().to_string();
+            assert!(validated.ends_with(expected), "{validated}");
+            let task = TaskConfig { config, ..TaskConfig::default() };
+            let planned = Java::plan(&Config::default(), &task, &mut LaunchSpec::default()).unwrap_err().to_string();
+            assert_eq!(planned, validated);
         }
     }
 

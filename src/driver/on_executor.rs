@@ -347,6 +347,13 @@ impl<P: Plan> OnExecutor<P> {
         }
     }
 
+    /// Sets the configuration that holds until the first one is read.
+    #[must_use]
+    pub(super) fn with_config(self, config: P::Config) -> OnExecutor<P> {
+        *lock(&self.config) = Arc::new(config);
+        self
+    }
+
     /// Sets whether the owner of the driver recovers its tasks later. Tasks with their own cgroup then also outlive their
     /// executors, unless their configuration says otherwise.
     #[must_use]

@@ -4,7 +4,7 @@ use super::config::Reader;
 use super::glob::matches;
 use super::ids::DeniedIds;
 use super::on_executor::{self, Common, OnExecutor, Plan};
-use super::{Capabilities, DriverError, Fingerprint, FsIsolation, Health, NetworkMode, TaskConfig};
+use super::{Capabilities, DriverError, Fingerprint, FsIsolation, Health, NetworkMode, Settings, TaskConfig};
 use crate::cgroup::Regime;
 use crate::executor::Isolation;
 use crate::spec::{DriverConfig, IntoMap as _, LaunchSpec};
@@ -17,6 +17,14 @@ const TASK_KEYS: [&str; 7] =
 
 /// The `raw_exec` driver: a task on the host's files as the agent's user, in a cgroup and group of its own.
 pub type RawExecDriver = OnExecutor<RawExec>;
+
+impl RawExecDriver {
+    /// A driver that runs nothing until a configuration enables it: the default is meant for `agentbin run`, and an agent may not
+    /// have sent one yet.
+    pub(crate) fn disabled(settings: Settings) -> RawExecDriver {
+        RawExecDriver::new(settings).with_config(Config { enabled: false, ..Config::default() })
+    }
+}
 
 /// The part of `OnExecutor` that is specific to `raw_exec`.
 #[derive(Debug)]
@@ -66,13 +74,15 @@ fn read(config: &DriverConfig) -> Result<Task, DriverError> {
         .ok()
         .filter(|score| *score <= 1000)
         .ok_or_else(|| reader.error("oom_score_adj", "oom_score_adj must be at most 1000"))?;
+    // Before the command: hosts look for the first mistake that Nomad's driver finds.
+    let work_dir = reader.absolute_path("work_dir")?;
     Ok(Task {
         command: reader.required("command")?,
         args: reader.strings("args")?,
         cgroup_v1_override: v1,
         cgroup_v2_override: v2,
         oom_score_adj,
-        work_dir: reader.absolute_path("work_dir")?,
+        work_dir,
         denied_envvars: reader.strings("denied_envvars")?,
     })
 }
@@ -188,6 +198,8 @@ mod tests {
         };
         assert_eq!(error(&[]), "");
         assert!(error(&[("work_dir", "x".into())]).contains("work_dir must be an absolute path"));
+        assert!(error(&[("command", "".into())]).contains("command is missing"));
+        assert!(error(&[("command", "".into()), ("work_dir", "x".into())]).contains("work_dir must be"));
         assert!(error(&[("oom_score_adj", (-1).into())]).contains("oom_score_adj must not be negative"));
         let both = [("cgroup_v2_override", "x".into()), ("cgroup_v1_override", serde_json::json!([{"pids": "/x"}]))];
         assert!(error(&both).contains("only one of cgroups_v1_override and cgroups_v2_override may be set"));

@@ -67,6 +67,7 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
     }
     let devices = request.devices.into_iter().map(spec_device);
     let unveil = |text: &String| Unveil::parse(text).ok_or_else(|| invalid("unveil", text));
+    let capabilities = if !ours && request.user == "root" { capabilities_of_root() } else { request.capabilities };
     Ok(LaunchSpec {
         command: request.cmd,
         args: request.args,
@@ -90,7 +91,7 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
         no_pivot_root: request.no_pivot_root,
         pid_mode: mode("pid_mode", &request.default_pid_mode)?,
         ipc_mode: mode("ipc_mode", &request.default_ipc_mode)?,
-        capabilities: request.capabilities,
+        capabilities,
         cgroup_v1_override: request.cgroup_v1_override.into_iter().into_map(),
         cgroup_v2_override: request.cgroup_v2_override,
         cgroup: extension.cgroup.into(),
@@ -113,13 +114,14 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
         masks: if extension.nomad_masks { Masks::Nomad } else { Masks::All },
         outlive: (!extension.outlive_record.is_empty())
             .then(|| Outlive { record: extension.outlive_record.into(), adopt: extension.adopt }),
-        // Other hosts do not send this field.
         neighbours: match extension.neighbours {
-            0 if ours => Neighbours::None,
-            0 | 1 => Neighbours::Shared,
+            0 => Neighbours::None,
+            1 => Neighbours::Shared,
             _ => Neighbours::Everywhere,
         },
-        allow_writable_programs: extension.allow_writable_programs,
+        // Other hosts do not know the rule, and give tasks directories that everybody enters: nothing is refused, and no owner or
+        // mode of their directories changes.
+        allow_writable_programs: !ours || extension.allow_writable_programs,
         host_mounts: extension.host_mounts,
         filled_root: extension.filled_root,
         init: extension.init,
@@ -136,6 +138,14 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
             },
         }),
     })
+}
+
+/// What Nomad's executor gives a task of the user with the name "root", whatever list the request has: the first 38 capabilities,
+/// to `CAP_AUDIT_READ`, as far as this process can give them.
+fn capabilities_of_root() -> Vec<String> {
+    let bounding = caps::read(None, caps::CapSet::Bounding).unwrap_or_default();
+    let last = caps::Capability::CAP_AUDIT_READ.index();
+    bounding.iter().filter(|capability| capability.index() <= last).map(ToString::to_string).collect()
 }
 
 fn spec_limit(limit: &wire::ResourceLimit) -> Result<ResourceLimit, ExecutorError> {
@@ -594,6 +604,7 @@ fn spec_usage(usage: drivers::TaskResourceUsage) -> Usage {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{isolated, universal};
     use super::*;
     use crate::spec::collections::BTreeMap;
 
@@ -657,12 +668,49 @@ mod tests {
             wire::LaunchRequest { cmd: "c".into(), capabilities: vec!["CAP_KILL".into()], ..Default::default() };
         let expected =
             LaunchSpec { command: "c".into(), capabilities: vec!["CAP_KILL".into()], ..LaunchSpec::default() };
-        // Except for the setting about other tasks, which it does not know.
-        let expected = LaunchSpec { neighbours: Neighbours::Shared, ..expected };
+        // Except for the rule about other tasks and users, which it does not know.
+        let expected = LaunchSpec { allow_writable_programs: true, ..expected };
         assert_eq!(launch_spec(request), Ok(expected.clone()));
         assert_eq!((expected.seccomp, expected.no_new_privs, expected.masks), (Seccomp::Unconfined, false, Masks::All));
         assert_eq!((expected.own, expected.user_namespace), (OwnNamespaces::default(), false));
         assert_eq!((expected.limits, expected.unveil, expected.resources), (vec![], vec![], Resources::default()));
+    }
+
+    /// The task's directory stays as another host made it, and its programs are executed, whoever can enter it. Our own drivers
+    /// keep the rule unless they turn it off.
+    #[test]
+    fn other_hosts_get_no_rule_about_programs() {
+        let guarded = |agentbin| {
+            let task_dir = "/tmp/alloc/task".into();
+            let spec = launch_spec(wire::LaunchRequest { task_dir, agentbin, ..Default::default() }).unwrap();
+            let writers = universal::Writers::of(&spec.task_dir, None, universal::neighbours(&spec));
+            [isolated::config(&spec).unwrap().guard.is_some(), writers.is_some()]
+        };
+        assert_eq!(guarded(None), [false, false]);
+        assert_eq!(guarded(Some(wire::Extension::default())), [true, true]);
+        let allowed = wire::Extension { allow_writable_programs: true, ..Default::default() };
+        assert_eq!(guarded(Some(allowed)), [false, false]);
+    }
+
+    /// B3: only hosts without our extension expect that root has more than the list.
+    #[test]
+    fn root_of_other_hosts_has_nomads_capabilities() {
+        let sorted = |user: &str, agentbin| {
+            let (user, capabilities) = (user.into(), vec!["CAP_KILL".into()]);
+            let request = wire::LaunchRequest { user, capabilities, agentbin, ..Default::default() };
+            let mut names = launch_spec(request).unwrap().capabilities;
+            names.sort();
+            names
+        };
+        let bounding = caps::read(None, caps::CapSet::Bounding).unwrap();
+        let newer = ["CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"];
+        let mut wanted: Vec<String> = bounding.iter().map(ToString::to_string).collect();
+        wanted.retain(|name| !newer.contains(&name.as_str()));
+        wanted.sort();
+        assert_eq!(sorted("root", None), wanted);
+        for (user, agentbin) in [("root", Some(wire::Extension::default())), ("nobody", None), ("", None)] {
+            assert_eq!(sorted(user, agentbin), ["CAP_KILL"], "{user}");
+        }
     }
 
     /// Sets every field and compares after a round trip: a field added to the command but forgotten in one converter would be lost.

@@ -127,8 +127,8 @@ pub trait Executor: Send + Sync {
     /// everything that it started. Succeeds when nothing was launched.
     ///
     /// # Errors
-    /// [`ExecutorError::Invalid`] for an unknown signal (the task is killed nevertheless), [`ExecutorError::System`] when a process
-    /// does not die.
+    /// [`ExecutorError::Invalid`] for an unknown signal with a grace period (the task is killed nevertheless),
+    /// [`ExecutorError::System`] when a process does not die.
     async fn shutdown(&self, signal: &str, grace: Duration) -> Result<(), ExecutorError>;
 
     /// Sends a signal, by number, to the main process.

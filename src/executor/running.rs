@@ -52,6 +52,8 @@ pub(super) struct Running {
     pub(super) output_health: Option<HealthWatch>,
     /// Set for a task that outlives its executor.
     pub(super) record: Mutex<Option<adopt::Held>>,
+    /// Its shutdown kills what it has left: no command may start in it any more.
+    pub(super) closed: AtomicBool,
     /// Set for a task that another executor started, which is not a child of this process.
     pub(super) adopted: Option<u64>,
     /// It has ended, and its exit status is unknown.
@@ -78,6 +80,15 @@ impl Output {
 }
 
 impl Running {
+    /// Refuses a command once the shutdown may have killed for the last time. The caller must clone the command's process before
+    /// the event loop turns again: it is then among those that the shutdown kills.
+    pub(super) fn check_open(&self) -> Result<(), ExecutorError> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(ExecutorError::Invalid("the task has ended".to_owned()));
+        }
+        Ok(())
+    }
+
     /// OOM kills in the task, without those of session processes.
     pub(super) fn unclaimed_oom_kills(&self) -> u64 {
         let Some(cgroup) = &self.cgroup else { return 0 };

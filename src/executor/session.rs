@@ -210,6 +210,8 @@ async fn start(
     let config = Config { command: program, args, session, guard, outlives: false, ..running.config.clone() };
 
     let guard = StartingGuard::new(Arc::clone(&sessions));
+    // Since the request, the task may have been shut down.
+    running.check_open()?;
     let shim = start_shim(plan(None, false, None, running.cgroup.as_ref())?, running.cgroup.as_ref())?;
     let fds = [stdio.stdin.as_fd(), stdio.stdout.as_fd(), stdio.stderr.as_fd()];
     let mut starting = alive(shim.tell(&config, &namespaces).and_then(|told| told.go(fds))).await?;

@@ -10,6 +10,7 @@ use tokio::io::unix::AsyncFd;
 use super::{ExecutorError, isolated};
 use crate::cgroup::TaskCgroup;
 use crate::container::{self, Failure, FailureKind, Prepare, Prepared, StartError};
+use crate::logs::words_of_go;
 use crate::spec::{HostIds, NamespaceMode, Signal};
 use crate::sys;
 use crate::sys::process::{Child, WaitStatus};
@@ -126,10 +127,9 @@ pub(super) fn open_to_task(end: BorrowedFd<'_>, config: &container::Config) {
 #[expect(clippy::needless_pass_by_value, reason = "stands in map_err")]
 pub(super) fn cgroup_error(error: crate::cgroup::Error) -> ExecutorError {
     // Where a directory is missing, hosts look for exactly this text.
-    let missing = std::error::Error::source(&error)
-        .and_then(|cause| cause.downcast_ref::<std::io::Error>())
-        .is_some_and(|cause| cause.kind() == std::io::ErrorKind::NotFound);
-    let lead = if missing { "no such file or directory: " } else { "" };
+    let cause = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    let missing = cause.filter(|cause| cause.kind() == std::io::ErrorKind::NotFound);
+    let lead = missing.map(|cause| format!("{}: ", words_of_go(cause))).unwrap_or_default();
     ExecutorError::System(format!("unable to configure cgroups: {lead}{}", chain(&error)))
 }
 

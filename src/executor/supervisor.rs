@@ -26,6 +26,7 @@ use super::{
 use crate::cgroup::{self, CgroupFs, DeviceRule, Regime, Sampler, TaskCgroup};
 use crate::container::{self, FailureKind, Namespaces, Prepare, Prepared};
 use crate::logs::collector::{Collector, open_sink};
+use crate::logs::words_of_go;
 use crate::net;
 use crate::spec::{
     ExitResult, HostIds, IntoMap as _, LaunchSpec, NamespaceMode, Outlive, OutputHealth, OwnNamespaces, ProcessState,
@@ -297,13 +298,22 @@ impl LocalExecutor {
         self.running().ok_or_else(|| ExecutorError::Invalid("Task not yet run".to_owned()))
     }
 
-    /// The task, if its main process has not ended; else there is nothing in which to run a command.
+    /// The task, if its main process has not ended.
     fn live(&self) -> Result<Arc<Running>, ExecutorError> {
         let running = self.running_or_error()?;
         if self.exit.borrow().is_some() {
             return Err(ExecutorError::Invalid("the task has ended".to_owned()));
         }
         Ok(running)
+    }
+
+    /// The task, if commands can run in it. An isolated one ends with its main process, another one at its shutdown: until then
+    /// also what its main process has left runs.
+    fn open(&self) -> Result<Arc<Running>, ExecutorError> {
+        match self.isolation {
+            Isolation::Isolated => self.live(),
+            Isolation::Universal => self.running_or_error().and_then(|running| running.check_open().map(|()| running)),
+        }
     }
 
     /// Starts the task; retries once if its cgroup was removed meanwhile: a stale executor, left behind by a killed host, removes
@@ -392,6 +402,7 @@ impl LocalExecutor {
             output_health: output.health(),
             output: Mutex::new(Some(output)),
             record: Mutex::new(Some(held)),
+            closed: AtomicBool::new(false),
             adopted: Some(record.process.start_ticks),
             status_lost: AtomicBool::new(false),
             samplers: Mutex::new((Sampler::new(self.compute.core_mhz()), ProcessSampler::default())),
@@ -499,6 +510,7 @@ impl LocalExecutor {
             output_health: output.health(),
             output: Mutex::new(Some(output)),
             record: Mutex::default(),
+            closed: AtomicBool::new(false),
             adopted: None,
             status_lost: AtomicBool::new(false),
             samplers: Mutex::new((Sampler::new(self.compute.core_mhz()), ProcessSampler::default())),
@@ -657,6 +669,7 @@ impl Executor for LocalExecutor {
             }
             let _ = running.send(Signal::KILL);
         }
+        running.closed.store(true, Ordering::Relaxed);
         running.kill_leftovers().await;
         if !self.exited_within(KILL_PATIENCE).await {
             return Err(ExecutorError::System("process did not exit after 15 seconds".to_owned()));
@@ -669,7 +682,8 @@ impl Executor for LocalExecutor {
         if let Some(record) = record {
             record.remove();
         }
-        if asked.is_none() {
+        // Without a grace period no signal is sent but SIGKILL.
+        if asked.is_none() && !grace.is_zero() {
             return Err(ExecutorError::Invalid(format!("error unknown signal given for shutdown: {signal}")));
         }
         Ok(())
@@ -725,12 +739,12 @@ impl Executor for LocalExecutor {
     }
 
     async fn exec(&self, deadline: SystemTime, command: &str, args: &[String]) -> Result<ExecOutput, ExecutorError> {
-        let running = self.live()?;
+        let running = self.open()?;
         session::run_script(running, Arc::clone(&self.sessions), deadline, command, args).await
     }
 
     async fn exec_streaming(&self, requests: ExecRequests) -> Result<ExecResponses, ExecutorError> {
-        let running = self.live()?;
+        let running = self.open()?;
         session::stream(running, Arc::clone(&self.sessions), requests).await
     }
 }
@@ -803,7 +817,7 @@ fn open_output(spec: &LaunchSpec, config: &container::Config) -> Result<(Output,
     }
     let open = |what: &str, path: &str| {
         open_sink(Path::new(path))
-            .map_err(|e| ExecutorError::System(format!("failed to create {what}: {path}: {}", chain(&e))))
+            .map_err(|e| ExecutorError::System(format!("failed to create {what}: {path}: {}", words_of_go(&e))))
     };
     let stdout = open("stdout", &spec.stdout_path)?;
     let stderr = open("stderr", &spec.stderr_path)?;

@@ -91,7 +91,20 @@ pub enum LogMonError {
 
 /// The text of the error's source, because this text crosses a process boundary, where `source()` is lost.
 fn cause(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| "refused".to_owned(), ToString::to_string)
+    let Some(source) = error.source() else { return "refused".to_owned() };
+    source.downcast_ref::<io::Error>().map_or_else(|| source.to_string(), words_of_go)
+}
+
+/// An error of the system in the words of Go, for which hosts look: `no such file or directory`, without a number.
+pub(crate) fn words_of_go(error: &io::Error) -> String {
+    let mut text = error.to_string();
+    if let Some(number) = error.raw_os_error()
+        && let Some(words) = text.strip_suffix(&format!(" (os error {number})"))
+    {
+        let mut chars = words.chars();
+        text = chars.next().map(|first| first.to_ascii_lowercase()).into_iter().chain(chars).collect();
+    }
+    text
 }
 
 /// Collects one task's two FIFOs into rotated files, here ([`logmon::LogMon`]) or in another process ([`client::Client`]).
@@ -128,5 +141,24 @@ mod tests {
         ] {
             assert_eq!(task_of(name).as_deref(), task, "{name}");
         }
+    }
+
+    #[test]
+    fn errors_of_the_system_are_told_in_gos_words() {
+        for (number, words) in [
+            (libc::ENOENT, "no such file or directory"),
+            (libc::EACCES, "permission denied"),
+            (libc::EEXIST, "file exists"),
+            (libc::EROFS, "read-only file system"),
+        ] {
+            assert_eq!(words_of_go(&io::Error::from_raw_os_error(number)), words);
+        }
+        let ours = "Neither a FIFO nor a file";
+        assert_eq!(words_of_go(&io::Error::other(ours)), ours);
+        let source = RotatorError::OpenDir { path: "/none".into(), source: io::Error::from_raw_os_error(libc::ENOENT) };
+        let error = LogMonError::File { stream: "stdout", base: "web.stdout".into(), source }.to_string();
+        assert!(error.ends_with("cannot open log directory /none: no such file or directory"), "{error}");
+        let exists = LogMonError::Fifo { source: FifoError::Exists("/fifo".into()) }.to_string();
+        assert!(exists.ends_with("/fifo: file exists: refused"), "{exists}");
     }
 }

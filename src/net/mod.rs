@@ -50,6 +50,7 @@ pub use keeper::Keeper;
 pub use namespace::socket_in;
 pub use noted::{Noted, all as noted};
 pub use program::Output;
+pub(crate) use resolver::host_resolv_conf;
 pub use resolver::servers_behind_stub;
 pub use users::{MoreIds, is_keeper, join};
 pub use watch::FirewallWatch;

@@ -1,4 +1,4 @@
-//! Name servers that can be reached from a network of its own.
+//! The host's resolver, for tasks: its settings, and name servers that can be reached from a network of its own.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -7,6 +7,8 @@ use std::path::Path;
 const USUAL: &str = "/etc/resolv.conf";
 /// The file in which systemd-resolved lists its upstream servers.
 const BEHIND_STUB: &str = "/run/systemd/resolve/resolv.conf";
+/// Where the stub of systemd-resolved listens.
+const STUB: &str = "127.0.0.53";
 
 /// The name servers for containers instead of the host's: the upstream servers of a stub that listens on the host's loopback,
 /// which is not reachable from inside. Empty if the host's own servers can be reached, or no upstream servers are known.
@@ -15,8 +17,21 @@ pub fn servers_behind_stub() -> Vec<String> {
     behind(&read(Path::new(USUAL)), &read(Path::new(BEHIND_STUB)))
 }
 
+/// The file with the host's settings for tasks: where the usual one names the stub of systemd-resolved and no other server, the
+/// file in which that lists its upstream servers, if it knows any.
+pub(crate) fn host_resolv_conf() -> String {
+    chosen(read(Path::new(USUAL)), || read(Path::new(BEHIND_STUB)))
+}
+
+fn chosen(usual: String, real: impl FnOnce() -> String) -> String {
+    if servers(&usual) != [STUB] {
+        return usual;
+    }
+    Some(real()).filter(|real| !servers(real).is_empty()).unwrap_or(usual)
+}
+
 fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap_or_default()
+    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
 }
 
 fn behind(usual: &str, real: &str) -> Vec<String> {
@@ -44,5 +59,20 @@ mod tests {
         assert_eq!(behind("nameserver 127.0.0.53\nnameserver 192.0.2.9\n", real), [""; 0]);
         assert_eq!(behind("", real), [""; 0]);
         assert_eq!(behind("nameserver ::1\n", ""), [""; 0]);
+    }
+
+    #[test]
+    fn the_file_behind_the_stub_of_systemd_is_taken_for_the_stub_only() {
+        let (stub, real) = ("nameserver 127.0.0.53\noptions edns0\n", "# real\nnameserver 192.0.2.1\nsearch x\n");
+        for (usual, behind, expected) in [
+            (stub, real, real),
+            (stub, "", stub),
+            (stub, "# No DNS servers known.\n", stub),
+            ("nameserver 127.0.0.1\n", real, "nameserver 127.0.0.1\n"),
+            ("nameserver 127.0.0.53\nnameserver 192.0.2.9\n", real, "nameserver 127.0.0.53\nnameserver 192.0.2.9\n"),
+            ("", real, ""),
+        ] {
+            assert_eq!(chosen(usual.to_owned(), || behind.to_owned()), expected);
+        }
     }
 }

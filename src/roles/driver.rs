@@ -24,7 +24,7 @@ pub(super) const NAMES: [&str; 4] = ["exec", "raw_exec", "java", "docker"];
 pub(super) fn run(name: &str) -> i32 {
     let make: fn(Settings) -> Arc<dyn Driver> = match name {
         "exec" => |settings| Arc::new(ExecDriver::new(settings)),
-        "raw_exec" => |settings| Arc::new(RawExecDriver::new(settings)),
+        "raw_exec" => |settings| Arc::new(RawExecDriver::disabled(settings)),
         "java" => |settings| Arc::new(JavaDriver::new(settings)),
         "docker" => |settings| Arc::new(DockerDriver::new(settings)),
         _ => {

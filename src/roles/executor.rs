@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use serde::Deserialize;
@@ -20,6 +21,9 @@ use crate::spec::{HostIds, Role};
 use crate::sys;
 use crate::sys::path::Root;
 use crate::sys::signals::Signals;
+
+/// How long the end of the task may delay that of the server.
+const TASK_ENDS: Duration = Duration::from_secs(5);
 
 /// The configuration that a host passes on the command line; keys are Go's field names.
 #[derive(Debug, Default, Deserialize)]
@@ -182,13 +186,23 @@ async fn stop_without_host(stop: Stop, executor: Arc<LocalExecutor>) {
     }
 }
 
-/// SIGTERM stops the server. Orphans of the task that have ended are reaped here; the main process and those of sessions are reaped
-/// by the code that waits for them. The kernel reports one ended child at a time, so one of those hides the children behind it
-/// until it has been reaped.
+/// Ends the task first, then the server: calls that wait for the task are answered.
+async fn end(stop: Stop, executor: Arc<LocalExecutor>) {
+    if tokio::time::timeout(TASK_ENDS, executor.close()).await.is_err() {
+        tracing::warn!("the task does not end in time");
+    }
+    stop.stop();
+}
+
+/// SIGTERM ends the task and the server. Orphans of the task that have ended are reaped here; the main process and those of
+/// sessions are reaped by the code that waits for them. The kernel reports one ended child at a time, so one of those hides the
+/// children behind it until it has been reaped.
 async fn hear(mut signals: Signals, stop: Stop, executor: Arc<LocalExecutor>) {
     loop {
         tokio::select! {
-            signal = signals.next() => if signal == libc::SIGTERM { stop.stop() },
+            signal = signals.next() => if signal == libc::SIGTERM {
+                crate::sys::task::spawn(end(stop.clone(), Arc::clone(&executor)));
+            },
             () = executor.reaped() => {}
         }
         while let Some(pid) = sys::process::peek_ended_child() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -175,6 +176,25 @@ func TestExecutorManyWaiters(t *testing.T) {
 	}
 }
 
+func TestExecutorThatIsTerminatedAnswersWaiters(t *testing.T) {
+	e := startExecutor(t, false)
+	pid := e.launch(t, nil, "/bin/sleep", "1000").number("process", "pid")
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	waited := stream(ctx, t, e.conn, executorService, "Wait", `{}`)
+	// On the same connection: the call that waits has arrived before.
+	call(t, e.conn, executorService, "Version", `{}`)
+	if err := syscall.Kill(e.client.ReattachConfig().Pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	out, err := waited()
+	if err != nil {
+		t.Fatalf("wait: %v", err)
+	}
+	wantExit(t, out, 137, 9)
+	eventually(t, "the end of both", func() bool { return !alive(pid) && e.client.Exited() })
+}
+
 func TestExecutorSignal(t *testing.T) {
 	e := startExecutor(t, false)
 	e.launch(t, nil, "/bin/sh", "-c", `trap 'echo caught; exit 7' USR1; echo ready; while :; do sleep 0.05; done`)
@@ -220,19 +240,24 @@ func TestExecutorShutdownTakesChildren(t *testing.T) {
 
 func TestExecutorRefusals(t *testing.T) {
 	e := startExecutor(t, false)
-	refused := func(name, text string) {
+	refused := func(name, text, why string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		if out, err := invoke(ctx, t, e.conn, executorService, name, text); err == nil {
-			t.Errorf("%s %s answered %v", name, text, out)
+		out, err := invoke(ctx, t, e.conn, executorService, name, text)
+		if err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s %s answered %v, %v", name, text, out, err)
 		}
 	}
-	refused("Launch", e.launchRequest(t, nil, "/no/such/command"))
+	refused("Launch", e.launchRequest(t, nil, "/no/such/command"), `binary "/no/such/command" could not be found`)
+	refused("Launch", e.launchRequest(t, map[string]any{"stdout_path": "/no/such/fifo"}, "/bin/true"),
+		"failed to create stdout: /no/such/fifo: no such file or directory")
 	e.ping(t)
 	e.launch(t, nil, "/bin/sleep", "1000")
-	refused("Shutdown", `{"signal":"SIGNONSENSE","grace_period":"0"}`)
-	call(t, e.conn, executorService, "Shutdown", `{"signal":"SIGKILL","grace_period":"0"}`)
+	refused("Shutdown", `{"signal":"SIGNONSENSE","grace_period":"1000000000"}`, "error unknown signal given for shutdown")
+	// It is killed nevertheless, and without a grace period no other signal is needed.
+	call(t, e.conn, executorService, "Shutdown", `{"signal":"SIGNONSENSE","grace_period":"0"}`)
+	wantExit(t, e.wait(t), 137, 9)
 }
 
 func TestExecutorStats(t *testing.T) {
@@ -410,6 +435,69 @@ func TestIsolatedExecutorShutdown(t *testing.T) {
 	eventually(t, "the task runs", func() bool { return e.stdout.String() == "ready\n" })
 	call(t, e.conn, executorService, "Shutdown", `{"signal":"SIGKILL","grace_period":"0"}`)
 	wantExit(t, e.wait(t), 137, 9)
+}
+
+// A host without our extension gets what Nomad's executor does: programs in directories that everybody can write to run, and
+// these directories stay as they are.
+func TestIsolatedExecutorLeavesDirectoriesAsTheyAre(t *testing.T) {
+	if os.Geteuid() != 0 {
+		skip(t, "needs root")
+	}
+	e := startExecutor(t, true)
+	alloc, err := os.MkdirTemp("", "alloc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(alloc) })
+	e.dir = filepath.Join(alloc, "task")
+	err = errors.Join(
+		os.Chmod(alloc, 0o777),
+		os.Mkdir(e.dir, 0o777),
+		os.WriteFile(filepath.Join(e.dir, "hello"), []byte("#!/bin/sh\necho hello\n"), 0o755),
+		os.Chmod(e.dir, 0o777),
+		os.Chown(e.dir, 65534, 65534),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.launch(t, map[string]any{
+		"user": "root", "mounts": rootMounts(), "resource_limits": true,
+		"default_pid_mode": "private", "default_ipc_mode": "private",
+	}, "hello")
+	wantExit(t, e.wait(t), 0, 0)
+	eventually(t, "output", func() bool { return e.stdout.String() == "hello\n" })
+	info, err := os.Stat(e.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := info.Sys().(*syscall.Stat_t).Uid
+	if info.Mode().Perm() != 0o777 || info.Mode()&os.ModeSticky != 0 || owner != 65534 {
+		t.Errorf("the task's directory has mode %v and owner %d", info.Mode(), owner)
+	}
+}
+
+// The user with the name "root" has the 38 capabilities that Nomad's executor gives it, whatever list the request has. (B3)
+func TestIsolatedExecutorRootHasNomadsCapabilities(t *testing.T) {
+	if os.Geteuid() != 0 {
+		skip(t, "needs root")
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(status), "CapBnd:\t")
+	var bounding uint64
+	if _, err := fmt.Sscanf(after, "%x", &bounding); err != nil {
+		t.Fatal(err)
+	}
+	e := startExecutor(t, true)
+	e.launch(t, map[string]any{
+		"user": "root", "mounts": rootMounts(), "resource_limits": true, "capabilities": []string{"CAP_KILL"},
+		"default_pid_mode": "private", "default_ipc_mode": "private",
+	}, "grep", "CapEff:", "/proc/self/status")
+	wantExit(t, e.wait(t), 0, 0)
+	want := fmt.Sprintf("CapEff:\t%016x\n", bounding&(1<<38-1))
+	eventually(t, want, func() bool { return e.stdout.String() == want })
 }
 
 // session is ExecStreaming as a Go host uses it: it never half-closes.

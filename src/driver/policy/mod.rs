@@ -360,7 +360,7 @@ mod tests {
             "privileged" => (vec![json!(true), json!("true")], vec![json!(false)]),
             "cap_add" => (
                 lists(&["net_admin", "CAP_SYS_ADMIN", "all", "mknod", "fsetid", "setfcap", "net_raw", "cap_cap_chown"]),
-                vec![json!([])],
+                vec![json!([]), json!([""])],
             ),
             "seccomp" => (text(&["unconfined", "/etc/p.json", "local/p.json"]), text(&["default", ""])),
             "no_new_privs" => (vec![json!(false), json!("false")], vec![json!(true)]),

@@ -7,6 +7,7 @@ use std::path::{Component, Path};
 
 use super::{Asked, LOOPBACK, Minimum, PIDS};
 use crate::driver::DriverError;
+use crate::driver::capabilities::bare;
 use crate::driver::config::Reader;
 use crate::driver::glob::matches;
 use crate::logs::ship::{Sink, SinkError};
@@ -228,9 +229,8 @@ const CAPABILITIES: [&str; 10] = [
 fn capabilities(asked: &Asked<'_>) -> Result<(), DriverError> {
     let none = asked.is_strict() && asked.reader.driver() == "docker";
     for name in asked.reader.strings(asked.key)? {
-        let upper = name.to_ascii_uppercase();
-        let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
-        if none || !CAPABILITIES.contains(&bare) {
+        let bare = bare(&name);
+        if !bare.is_empty() && (none || !CAPABILITIES.contains(&bare.as_str())) {
             return Err(asked.loose(format!("[{name:?}]"), "leave it out"));
         }
     }
