@@ -67,7 +67,11 @@ impl TaskRunner {
                     // It may still run; a second instance would use the same ports and files.
                     return Attempt::Failed(self.unknown_end(), false);
                 }
-                let why = if self.is_stopping() { Why::Stopped } else { state.ordered.unwrap_or(Why::Itself) };
+                let why = match state.ordered {
+                    Some(Why::Failed) => Why::Failed,
+                    _ if self.is_stopping() => Why::Stopped,
+                    ordered => ordered.unwrap_or(Why::Itself),
+                };
                 Attempt::Ended { result: Err(self.unknown_end()), why, gone: true }
             }
         }

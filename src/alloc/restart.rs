@@ -20,6 +20,8 @@ pub enum End {
     },
     /// A restart was requested; it is not counted.
     RestartRequested,
+    /// It was killed because of a failure that no restart mends.
+    Failed,
     /// A stop was requested.
     Killed,
 }
@@ -34,6 +36,8 @@ pub enum Verdict {
         /// For the event.
         reason: String,
     },
+    /// The task was killed, which is a failure: the policy is not asked.
+    Failed,
     /// The task is not restarted, which is a failure.
     NotRestarting {
         /// For the event.
@@ -103,6 +107,7 @@ impl Tracker {
     pub fn next(&mut self, end: End, now: Instant, jitter: f64) -> Verdict {
         match end {
             End::Killed => return Verdict::Killed,
+            End::Failed => return Verdict::Failed,
             End::RestartRequested => return Verdict::Restart { delay: Duration::ZERO, reason: String::new() },
             End::Exit(_) | End::StartError { .. } => {}
         }
@@ -232,6 +237,7 @@ mod tests {
     fn task_killed() {
         let mut tracker = Tracker::new(policy(RestartMode::Fail), true, Instant::now());
         assert_eq!(tracker.next(End::Killed, Instant::now(), 0.0), Verdict::Killed);
+        assert_eq!(tracker.next(End::Failed, Instant::now(), 0.0), Verdict::Failed);
     }
 
     #[test]

@@ -433,6 +433,31 @@ mod tests {
         }
     }
 
+    /// Its owner is killed while the task is being killed because of its templates: it does not begin again.
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_has_to_fail_fails_with_its_next_owner() {
+        for is_lost in [false, true] {
+            let world = World::new(&[("web", &[Act::UntilStopped(0)])]);
+            let mut alloc = world.begin(vec![restarting(2, "web")]).await;
+            run(&mut alloc, async |control: &Control| {
+                until(control, "web", runs).await;
+                control.leave();
+            })
+            .await;
+            drop(alloc);
+            if is_lost {
+                world.driver.lose_all();
+            }
+            world.edit(|record| record["restore"]["tasks"][0]["ordered"] = "failed".into());
+            let mut alloc = world.again().await;
+            let result = run(&mut alloc, async |_: &Control| {}).await;
+            assert!(result.tasks[0].failed, "{result:?}");
+            assert_eq!(world.starts("web"), 1, "{:?}", world.driver.log());
+            assert_eq!(alloc.destroy().await.len(), 0);
+            world.nothing_left();
+        }
+    }
+
     /// The owner is killed in the middle of the setup: no task was started, and the steps run again from the first one on.
     #[tokio::test(start_paused = true)]
     async fn one_that_was_not_set_up_is_set_up_again() {

@@ -473,10 +473,11 @@ mod tests {
     use crate::alloc::ports::{HostNetworks, PortError, PortPool};
     use crate::alloc::supervise::AllocStatus;
     use crate::alloc::task::{Outcome, TaskErrorKind};
+    use crate::alloc::values::{ValuesFile, Variables};
     use crate::driver::DriverError;
     use crate::spec::{
-        Artifact, ArtifactMode, ChangeMode, EventKind, ExitResult, JobType, LifecycleHook, Network, Port, Pos,
-        RestartMode, RestartPolicy, Signal, Task, Template,
+        Artifact, ArtifactMode, ChangeMode, ChangeScript, EventKind, ExitResult, JobType, LifecycleHook, Network, Port,
+        Pos, RestartMode, RestartPolicy, Signal, Task, Template,
     };
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -989,6 +990,143 @@ mod tests {
         tokio::join!(alloc.run(world.stop.subscribe(), events), look);
         assert_eq!(alloc.destroy().await.len(), 0);
         world.nothing_left();
+    }
+
+    /// The variable `v` of an agent.
+    #[derive(Debug)]
+    struct Stored {
+        v: Mutex<String>,
+        changes: watch::Sender<u64>,
+    }
+
+    impl Variables for Stored {
+        fn read(&self, _: &str, _: &[String]) -> Result<serde_json::Map<String, serde_json::Value>, String> {
+            let v = self.v.lock().unwrap().clone();
+            Ok([("v".to_owned(), v.into())].into_iter().collect())
+        }
+
+        fn changes(&self) -> watch::Receiver<u64> {
+            self.changes.subscribe()
+        }
+    }
+
+    impl Stored {
+        /// Gives the machine of this world a variable.
+        fn of(world: &mut World) -> Arc<Stored> {
+            let stored = Arc::new(Stored { v: Mutex::new("one".to_owned()), changes: watch::Sender::default() });
+            let values = ValuesFile::default().with_variables(Arc::clone(&stored) as Arc<dyn Variables>);
+            Arc::get_mut(&mut world.machine).unwrap().values = values;
+            stored
+        }
+
+        fn set(&self, v: &str) {
+            v.clone_into(&mut self.v.lock().unwrap());
+            self.changes.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// A task whose templates show the variable, and do this when it changes.
+    fn following(task: Task, modes: &[ChangeMode]) -> Task {
+        let one = |(number, mode): (usize, &ChangeMode)| Template {
+            change_mode: mode.clone(),
+            ..template("{{ key \"v\" }}", &format!("local/x{number}"), false)
+        };
+        Task { templates: modes.iter().enumerate().map(one).collect(), ..task }
+    }
+
+    fn script(command: &str) -> ChangeMode {
+        let (command, timeout) = (command.to_owned(), 30 * SECOND);
+        ChangeMode::Script(ChangeScript {
+            command,
+            args: vec!["-x".to_owned()],
+            timeout,
+            fail_on_error: true,
+            run_on_first_render: false,
+        })
+    }
+
+    /// Waits until this is so; for ten minutes.
+    async fn until(is_so: impl Fn() -> bool) {
+        let waiting = async {
+            while !is_so() {
+                tokio::time::sleep(SECOND / 100).await;
+            }
+        };
+        tokio::time::timeout(600 * SECOND, waiting).await.expect("it is so in the end");
+    }
+
+    fn has_event(control: &Control, kind: EventKind, text: &str) -> bool {
+        control.tasks()[0].events.iter().any(|event| event.kind == kind && event.message.starts_with(text))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_changed_template_asks_for_is_done_although_the_job_is_updated_meanwhile() {
+        let mut world = world(&[("web", &[Act::UntilStopped(0)])]);
+        let stored = Stored::of(&mut world);
+        let job = fake::job(vec![following(task("web"), &[script("slow")])]);
+        let mut alloc = alloc(&world.machine, job.clone());
+        alloc.set_up().await.unwrap();
+        let control = alloc.control();
+        let (sender, _events) = mpsc::unbounded_channel();
+        let runs = || world.log().iter().filter(|line| *line == "exec web slow -x").count();
+        let orders = async {
+            control.settled().await;
+            stored.set("two");
+            until(|| runs() == 1).await;
+            control.update(&Arc::new(job));
+            let told = "Template successfully ran script slow with arguments: [-x]. Exit code: 0";
+            until(|| has_event(&control, EventKind::HookMessage, told)).await;
+            control.stop(Stop::Gracefully);
+        };
+        let (result, ()) = tokio::join!(alloc.run(world.stop.subscribe(), sender), orders);
+        assert_eq!((failure(&result), runs()), (None, 2));
+        assert_eq!(alloc.destroy().await.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn templates_that_change_together_send_a_signal_once_and_before_scripts() {
+        let mut world = world(&[("web", &[Act::UntilStopped(0)])]);
+        let stored = Stored::of(&mut world);
+        let (term, stop) = (ChangeMode::Signal(Signal::TERM), world.stop.clone());
+        let modes = [script("good"), term.clone(), ChangeMode::Noop, term];
+        let mut alloc = alloc(&world.machine, fake::job(vec![following(task("web"), &modes)]));
+        alloc.set_up().await.unwrap();
+        let control = alloc.control();
+        let (sender, _events) = mpsc::unbounded_channel();
+        let orders = async {
+            control.settled().await;
+            stored.set("two");
+            until(|| has_event(&control, EventKind::HookMessage, "")).await;
+            stop.send_replace(Stop::Gracefully);
+        };
+        tokio::join!(alloc.run(world.stop.subscribe(), sender), orders);
+        assert_eq!(world.log()[1..3], ["signal web SIGTERM", "exec web good -x"].map(str::to_owned));
+        assert_eq!(alloc.destroy().await.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_cannot_be_told_of_a_changed_template_fails_for_good() {
+        for (mode, text) in [
+            (script("bad"), "Template script failed, task is being killed"),
+            (ChangeMode::Signal(Signal::STOP), "Template failed to send signals [SIGSTOP]: not this one"),
+        ] {
+            let mut world = world(&[("web", &[Act::UntilStopped(0)])]);
+            let stored = Stored::of(&mut world);
+            let mut alloc = alloc(&world.machine, fake::job(vec![following(restarting(3, "web"), &[mode])]));
+            alloc.set_up().await.unwrap();
+            let control = alloc.control();
+            let (sender, _events) = mpsc::unbounded_channel();
+            let orders = async {
+                control.settled().await;
+                stored.set("two");
+            };
+            let (result, ()) = tokio::join!(alloc.run(world.stop.subscribe(), sender), orders);
+            let Some(("web", Outcome::Error(error))) = failure(&result) else { panic!("{result:?}") };
+            assert!(error.message.contains("changed template"), "{}", error.message);
+            assert_eq!(world.log().iter().filter(|line| *line == "start web").count(), 1, "{:?}", world.log());
+            assert!(has_event(&control, EventKind::Killing, text) && has_event(&control, EventKind::Killed, ""));
+            assert_eq!(alloc.destroy().await.len(), 0);
+        }
     }
 
     #[tokio::test]

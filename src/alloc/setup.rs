@@ -34,6 +34,8 @@ pub(super) struct Setup {
     pub(super) files: Arc<Files>,
     /// The rendered templates, for the record.
     pub(super) rendered: Rendered,
+    /// The templates that have changed while the task runs, and whose `change_mode` is still to be performed.
+    pub(super) pending: Vec<usize>,
     /// They were rendered for the next start: scripts that run on the first rendering are to run.
     pub(super) is_first_render: bool,
     /// Until then services that templates read may be missing, because the processes that register them were killed and have to

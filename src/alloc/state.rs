@@ -51,6 +51,8 @@ pub(super) enum Why {
     Restart,
     /// A check requested a restart, which counts.
     Unhealthy,
+    /// What a change of its templates asks for could not be done: it fails, whatever its restart policy says.
+    Failed,
 }
 
 /// The current state of a task.

@@ -231,12 +231,12 @@ impl TaskRunner {
                         _ if why == Why::Stopped => End::Killed,
                         // It counts as a failure even if the task exited successfully.
                         _ if why == Why::Unhealthy => {
-                            if matches!(&result.outcome, Outcome::Exited(exit) if exit.successful()) {
-                                let (kind, message) =
-                                    (TaskErrorKind::Other, format!("task {:?} is unhealthy", self.task.name));
-                                result.outcome = Outcome::Error(TaskError { kind, message });
-                            }
+                            self.not_a_success(result, "is unhealthy");
                             End::StartError { recoverable: gone }
+                        }
+                        _ if why == Why::Failed => {
+                            self.not_a_success(result, "was killed: it could not be told of a changed template");
+                            End::Failed
                         }
                         // It may still run; a second instance would use the same ports and files.
                         Err(_) if why == Why::Restart && !gone => End::StartError { recoverable: false },
@@ -261,6 +261,14 @@ impl TaskRunner {
         }
     }
 
+    /// The task was killed for a failure, which it did not notice itself.
+    fn not_a_success(&self, result: &mut TaskResult, why: &str) {
+        if matches!(&result.outcome, Outcome::Exited(exit) if exit.successful()) {
+            let (kind, message) = (TaskErrorKind::Other, format!("task {:?} {why}", self.task.name));
+            result.outcome = Outcome::Error(TaskError { kind, message });
+        }
+    }
+
     /// What the steps before a start work on.
     fn setup(&self) -> Setup {
         Setup {
@@ -275,6 +283,7 @@ impl TaskRunner {
             fetched: 0,
             files: Arc::default(),
             rendered: Rendered::default(),
+            pending: Vec::new(),
             is_first_render: false,
             services_return_by: None,
             stop: self.stop.clone(),
@@ -290,6 +299,10 @@ impl TaskRunner {
                 false
             }
             Verdict::Terminated { .. } => false,
+            Verdict::Failed => {
+                result.failed = true;
+                false
+            }
             Verdict::NotRestarting { reason } => {
                 result.failed = true;
                 let details = [("restart_reason", reason.clone()), ("fails_task", "true".to_owned())];
@@ -328,6 +341,8 @@ impl TaskRunner {
     }
 
     async fn attempt(&mut self, steps: &mut Stack<Setup>, setup: &mut Setup, leftovers: &mut Vec<String>) -> Attempt {
+        // It begins with the files as they are now.
+        setup.pending.clear();
         let made = self.set_up(steps, setup).await;
         self.control().update(|state| {
             state.done = steps.done();
@@ -459,9 +474,10 @@ impl TaskRunner {
                             self.event(EventKind::RestartSignaled, &reason, &[("restart_reason", reason.clone())]);
                             return Ok(Why::Unhealthy);
                         }
-                        fails = self.follow_templates(&config.id, setup) => {
-                            if fails {
-                                return Ok(Why::Itself);
+                        failed = self.follow_templates(&config.id, setup) => {
+                            if let Some(reason) = failed {
+                                self.event(EventKind::Killing, reason, &[("fails_task", "true".to_owned())]);
+                                return Ok(Why::Failed);
                             }
                             self.event(EventKind::RestartSignaled, "Template with change_mode restart re-rendered", &[]);
                             return Ok(Why::Restart);
@@ -485,7 +501,7 @@ impl TaskRunner {
                 self.shared.save();
             }
             let ended = self.kill(&config.id, &mut wait).await;
-            (ended, if self.is_stopping() { Why::Stopped } else { why })
+            (ended, if self.is_stopping() && why != Why::Failed { Why::Stopped } else { why })
         };
         let ended = tokio::select! {
             biased;
@@ -513,7 +529,7 @@ impl TaskRunner {
                 self.event(EventKind::DriverFailure, &error.message, &[("driver_error", error.message.clone())]);
             }
         }
-        if why == Why::Stopped {
+        if matches!(why, Why::Stopped | Why::Failed) {
             self.event(EventKind::Killed, "Task successfully killed", &[]);
         }
         let gone = self.destroy(&config.id, leftovers).await;
