@@ -549,7 +549,7 @@ fn all_tasks_restart_also_those_that_have_ended() {
     agent.until("the task is told to end", || {
         let now = agent.get(&format!("/v1/allocation/{id}"));
         let events = now["TaskStates"]["t"]["Events"].as_array().unwrap().clone();
-        events.last().is_some_and(|event| event["Type"] == "Killing").then_some(())
+        events.last().is_some_and(|event| event["Type"] == "Restart Signaled").then_some(())
     });
     let _status = agent.end(Signal::KILL);
     let agent = Agent::start(&world);

@@ -300,7 +300,7 @@ fn j3_services_are_withdrawn_before_the_kill_and_the_task_still_answers() {
     site.wait_for_names(&[]);
     assert_eq!(asked(&address).as_deref(), Some("pong\n"), "in the task's delay");
     let stderr = String::from_utf8_lossy(&run.stderr.lock().unwrap()).into_owned();
-    assert!(!stderr.contains("Killing"), "{stderr}");
+    assert!(stderr.contains("Killing") && !stderr.contains("Terminated"), "{stderr}");
     signal(&run.child, "SIGTERM");
     run.finish();
     site.world.assert_clean();

@@ -121,7 +121,7 @@ mod tests {
     use crate::alloc::gc::{self, Finding};
     use crate::alloc::owner::{Owner, OwnerLock};
     use crate::alloc::supervise::AllocResult;
-    use crate::spec::{EventKind, LifecycleHook, RestartMode, RestartPolicy, Task};
+    use crate::spec::{EventKind, LifecycleHook, RestartMode, RestartPolicy, Task, TaskEvent};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -406,12 +406,10 @@ mod tests {
             let mut alloc = world.begin(vec![Task { kill_timeout: 60 * SECOND, ..task("web") }]).await;
             run(&mut alloc, async |control: &Control| {
                 until(control, "web", runs).await;
-                let killing = async {
-                    until(control, "web", |task| task.events.iter().any(|e| e.kind == EventKind::Killing)).await;
-                };
+                let is_heard = |event: &TaskEvent| event.kind == EventKind::RestartSignaled;
                 tokio::select! {
                     done = control.restart(None) => panic!("{done:?}"),
-                    () = killing => {}
+                    () = until(control, "web", |task| task.events.iter().any(is_heard)) => {}
                 }
                 control.leave();
             })

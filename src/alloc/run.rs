@@ -893,7 +893,67 @@ mod tests {
         assert_eq!(started.elapsed(), (1 + 3 + 2 + 7) * SECOND);
         assert_eq!(failure(&result), Some(("web", killed_by(Signal::KILL))));
         assert_eq!(world.log()[1], "stop web SIGTERM 7s");
-        assert!(events.contains(&"web: Waiting for shutdown delay".to_owned()));
+        let last = ["Killing", "Waiting for shutdown delay", "Terminated", "Killed"].map(str::to_owned);
+        assert!(events_of(&events, "web").ends_with(&last), "{events:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restart_is_no_kill_and_a_delay_that_has_begun_can_be_skipped() {
+        let world = world(&[("web", &[Act::UntilStopped(0)])]);
+        let web = Task { shutdown_delay: 60 * SECOND, ..task("web") };
+        let mut alloc = alloc(&world.machine, fake::job(vec![web]));
+        alloc.set_up().await.unwrap();
+        let control = alloc.control();
+        let (sender, mut heard) = mpsc::unbounded_channel::<AllocEvent>();
+        let orders = async {
+            control.settled().await;
+            let began = Instant::now();
+            control.restart(None).await.unwrap();
+            control.restart_all().await.unwrap();
+            assert!(began.elapsed() < SECOND, "without the delay");
+            control.stop(Stop::Gracefully);
+            until(|| has_event(&control, EventKind::WaitingForShutdownDelay, "")).await;
+            let skipped = Instant::now();
+            control.stop_without_delay();
+            skipped
+        };
+        let (result, skipped) = tokio::join!(alloc.run(world.stop.subscribe(), sender), orders);
+        assert!(failure(&result).is_none() && skipped.elapsed() < SECOND, "{result:?}");
+        assert_eq!(alloc.destroy().await.len(), 0);
+        let mut told = Vec::new();
+        while let Ok(AllocEvent { event, .. }) = heard.try_recv() {
+            if [EventKind::RestartSignaled, EventKind::Killing, EventKind::Killed].contains(&event.kind) {
+                told.push(event.message);
+            }
+        }
+        let expected = [
+            "User requested running tasks to restart",
+            "User requested all tasks to restart",
+            "Sent interrupt. Waiting 5s before force killing",
+            "Task successfully killed",
+        ];
+        assert_eq!(told, expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_can_skip_the_delays_of_group_and_task() {
+        let world = world(&[("web", &[Act::UntilStopped(0)])]);
+        let mut job = fake::job(vec![Task { shutdown_delay: 60 * SECOND, ..task("web") }]);
+        job.groups[0].shutdown_delay = 60 * SECOND;
+        let mut alloc = alloc(&world.machine, job);
+        alloc.set_up().await.unwrap();
+        let control = alloc.control();
+        let (sender, _events) = mpsc::unbounded_channel();
+        let orders = async {
+            control.settled().await;
+            control.stop_without_delay();
+            Instant::now()
+        };
+        let (_, stopped) = tokio::join!(alloc.run(world.stop.subscribe(), sender), orders);
+        assert!(stopped.elapsed() < SECOND);
+        let text = "Skipping shutdown_delay of 1m0s before killing the task.";
+        assert!(has_event(&control, EventKind::SkippingShutdownDelay, text));
+        assert_eq!(alloc.destroy().await.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -117,7 +117,8 @@ pub(super) struct TaskRunner {
 
 /// Requests for a running task.
 pub(super) struct Wishes {
-    restarts: watch::Receiver<u64>,
+    /// The reason, in Nomad's words.
+    restarts: watch::Receiver<&'static str>,
     /// The reason.
     unhealthy: watch::Receiver<String>,
 }
@@ -466,7 +467,9 @@ impl TaskRunner {
                         _ = updates.changed() => self.offer(setup, network.as_ref()).await,
                         // The sender lives in the allocation's control.
                         _ = restarts.changed() => {
-                            self.event(EventKind::RestartSignaled, "User requested task to restart", &[]);
+                            let reason = *restarts.borrow();
+                            let details = [("restart_reason", reason.to_owned())];
+                            self.event(EventKind::RestartSignaled, reason, &details);
                             return Ok(Why::Restart);
                         }
                         _ = unhealthy.changed() => {
@@ -500,7 +503,7 @@ impl TaskRunner {
                 self.control().update(|state| state.ordered = Some(why));
                 self.shared.save();
             }
-            let ended = self.kill(&config.id, &mut wait).await;
+            let ended = self.kill(&config.id, why, &mut wait).await;
             (ended, if self.is_stopping() && why != Why::Failed { Why::Stopped } else { why })
         };
         let ended = tokio::select! {
@@ -529,7 +532,7 @@ impl TaskRunner {
                 self.event(EventKind::DriverFailure, &error.message, &[("driver_error", error.message.clone())]);
             }
         }
-        if matches!(why, Why::Stopped | Why::Failed) {
+        if matches!(why, Why::Stopped | Why::Failed) && !self.is_for_restart(why) {
             self.event(EventKind::Killed, "Task successfully killed", &[]);
         }
         let gone = self.destroy(&config.id, leftovers).await;
