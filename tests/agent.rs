@@ -221,6 +221,17 @@ fn an_allocation_is_stopped_without_its_shutdown_delay() {
     agent.until("it has ended", || {
         agent.allocs("web").into_iter().find(|alloc| alloc["ID"] == first["ID"] && alloc["ClientStatus"] == "complete")
     });
+    // Also one whose delay has begun.
+    let second = agent.alloc("web", "running", id);
+    let id = second["ID"].as_str().unwrap();
+    agent.json("PUT", &format!("/v1/allocation/{id}/stop"), &json!({}));
+    agent.until("it is being stopped", || {
+        (agent.get(&format!("/v1/allocation/{id}"))["DesiredStatus"] == "stop").then_some(())
+    });
+    agent.json("PUT", &format!("/v1/allocation/{id}/stop?no_shutdown_delay=true"), &json!({}));
+    agent.until("it has ended, too", || {
+        (agent.get(&format!("/v1/allocation/{id}"))["ClientStatus"] == "complete").then_some(())
+    });
     agent.alloc("web", "running", id);
     agent.json("DELETE", "/v1/job/web?purge=true&no_shutdown_delay=true", &Value::Null);
     agent.wind_up();
