@@ -47,9 +47,8 @@ impl Copy {
         let stat = rustix::fs::fstat(&self.open(OFlags::PATH)?).map_err(|e| reading(e.into()))?;
         let source = self.base_dir.join(&self.source).canonicalize().map_err(reading)?;
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        let (top, below) = self.dir.locate(&self.task, &self.destination).map_err(|e| {
-            (format!("destination {:?} is neither in the task's directory nor in alloc/", self.destination), e)
-        })?;
+        let located = self.dir.locate(&self.task, &self.destination);
+        let (top, below) = located.map_err(|e| (escapes(&self.destination), e))?;
         match (self.mode, is_dir) {
             (ArtifactMode::File, true) => {
                 Err(("mode \"file\" cannot take a directory".to_owned(), Errno::ISDIR.into()))
@@ -195,6 +194,11 @@ impl Copy {
         let Some(Owner { uid, gid }) = self.owner else { return Ok(()) };
         Ok(rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?)
     }
+}
+
+/// What is said of a destination that cannot be reached below the allocation's directory.
+pub(super) fn escapes(destination: &str) -> String {
+    format!("destination {destination:?} escapes alloc directory: it is neither in the task's directory nor in alloc/")
 }
 
 /// Refuses everything but regular files; called before the open.

@@ -62,7 +62,7 @@ pub enum SetupError {
         pos: Pos,
     },
     /// An artifact cannot be fetched.
-    #[error("{pos}: artifact {source_path:?}: {action}")]
+    #[error("{pos}: failed to download artifact {source_path:?}: {action}")]
     Artifact {
         /// Its position in the job file.
         pos: Pos,
@@ -72,8 +72,6 @@ pub enum SetupError {
         action: String,
         /// Why not.
         source: io::Error,
-        /// Whether a retry may succeed.
-        recoverable: bool,
     },
     /// A volume cannot be mounted.
     #[error("{pos}: volume_mount of volume {volume:?}: {problem}")]

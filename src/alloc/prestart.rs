@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sha2::Digest as _;
@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::Stop;
 use super::artifact;
+use super::chain::chain;
 use super::csi_plugin::CsiPluginHook;
 use super::download::{Download, Failure};
 use super::error::SetupError;
@@ -23,7 +24,7 @@ use super::text::hex;
 use super::values::ValuesFile;
 use crate::spec::IntoMap as _;
 use crate::spec::collections::BTreeMap;
-use crate::spec::{EventKind, Pos, Template, shown_source};
+use crate::spec::{Artifact, EventKind, Pos, Template, shown_source};
 
 /// How long services may take to return after the process that registered them was killed: to be registered again and to pass
 /// their checks.
@@ -89,55 +90,76 @@ impl Hook<Setup> for ArtifactsHook {
         "artifacts"
     }
 
+    /// Fetches what can be fetched, also after one that cannot.
     async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
-        let Setup { shared, task, env, cancel, fetched, .. } = setup;
-        if !task.artifacts.is_empty() {
-            shared.event(&task.name, EventKind::DownloadingArtifacts, "Client is downloading artifacts", &[]);
+        let (artifacts, name) = (setup.task.artifacts.clone(), setup.task.name.clone());
+        if !artifacts.is_empty() {
+            setup.shared.event(&name, EventKind::DownloadingArtifacts, "Client is downloading artifacts", &[]);
         }
-        for artifact in task.artifacts.iter().skip(*fetched) {
-            let source = env.interpolate(&artifact.source);
-            let source_path = shown_source(&source);
-            let error = |Failure { action, source, recoverable }: Failure| SetupError::Artifact {
-                pos: artifact.pos.clone(),
-                source_path: source_path.clone(),
-                action,
-                source,
-                recoverable,
-            };
-            let user = env.interpolate(&task.user);
-            let wanted = artifact.chown && !user.is_empty();
-            let values = |map: &BTreeMap<String, String>| {
-                map.iter().map(|(key, value)| (key.clone(), env.interpolate(value))).into_map()
-            };
-            let mut download = Download {
-                source,
-                options: values(&artifact.options),
-                headers: values(&artifact.headers),
-                insecure: artifact.insecure,
-                base_dir: artifact.base_dir.clone(),
-                stays_in_base_dir: artifact.stays_in_base_dir,
-                dir: shared.dir.clone(),
-                task: task.name.clone(),
-                destination: env.interpolate(&artifact.destination),
-                mode: artifact.mode,
-                owner: None,
-            };
-            let (cancel, shared, name) = (Arc::clone(cancel), Arc::clone(shared), task.name.clone());
-            let told = source_path.clone();
-            let copied = crate::sys::task::spawn_blocking(move || {
-                let owner = wanted.then(|| artifact::owner(&user)).transpose();
-                download.owner = owner.map_err(|e| ("cannot be given to the task's user".to_owned(), e))?;
-                download.run(&cancel, &mut |far| {
-                    let details = [("source", told.clone()), ("progress", far.clone())];
-                    shared.event(&name, EventKind::DownloadingArtifacts, format!("{told}: {far}"), &details);
-                })
-            });
-            let copied = copied.await;
-            copied.map_err(|e| error(("copy".to_owned(), io::Error::other(e)).into()))?.map_err(error)?;
-            *fetched += 1;
+        let mut failed = None;
+        for (number, artifact) in artifacts.iter().enumerate() {
+            if setup.fetched.contains(&number) {
+                continue;
+            }
+            if setup.cancel.load(Ordering::Relaxed) {
+                return Err(SetupError::Stopped);
+            }
+            match fetch(setup, artifact).await {
+                Ok(()) => setup.fetched.push(number),
+                Err(error) => {
+                    if let Some(earlier) = failed.replace(error) {
+                        let message = chain(&earlier);
+                        let details = [("download_error", message.clone())];
+                        setup.shared.event(&name, EventKind::FailedArtifactDownload, &message, &details);
+                    }
+                }
+            }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
+}
+
+/// Fetches one artifact of a task.
+async fn fetch(setup: &Setup, artifact: &Artifact) -> Result<(), SetupError> {
+    let Setup { shared, task, env, cancel, .. } = setup;
+    let source = env.interpolate(&artifact.source);
+    let source_path = shown_source(&source);
+    let error = |Failure { action, source }: Failure| SetupError::Artifact {
+        pos: artifact.pos.clone(),
+        source_path: source_path.clone(),
+        action,
+        source,
+    };
+    let user = env.interpolate(&task.user);
+    let wanted = artifact.chown && !user.is_empty();
+    let values = |map: &BTreeMap<String, String>| {
+        map.iter().map(|(key, value)| (key.clone(), env.interpolate(value))).into_map()
+    };
+    let mut download = Download {
+        source,
+        options: values(&artifact.options),
+        headers: values(&artifact.headers),
+        insecure: artifact.insecure,
+        base_dir: artifact.base_dir.clone(),
+        stays_in_base_dir: artifact.stays_in_base_dir,
+        dir: shared.dir.clone(),
+        task: task.name.clone(),
+        destination: env.interpolate(&artifact.destination),
+        mode: artifact.mode,
+        owner: None,
+    };
+    let (cancel, shared, name) = (Arc::clone(cancel), Arc::clone(shared), task.name.clone());
+    let told = source_path.clone();
+    let copied = crate::sys::task::spawn_blocking(move || {
+        let owner = wanted.then(|| artifact::owner(&user)).transpose();
+        download.owner = owner.map_err(|e| ("cannot be given to the task's user".to_owned(), e))?;
+        download.run(&cancel, &mut |far| {
+            let details = [("source", told.clone()), ("progress", far.clone())];
+            shared.event(&name, EventKind::DownloadingArtifacts, format!("{told}: {far}"), &details);
+        })
+    });
+    let copied = copied.await;
+    copied.map_err(|e| error(("copy".to_owned(), io::Error::other(e)).into()))?.map_err(error)
 }
 
 struct TemplatesHook;

@@ -16,7 +16,7 @@ use crate::spec::EventKind;
 impl TaskRunner {
     /// Restores the steps that are done, and removes the leftovers of a start that was not recorded.
     pub(super) async fn take_up(&mut self, state: &State, steps: &mut Stack<Setup>, setup: &mut Setup) {
-        setup.fetched = state.fetched;
+        setup.fetched.clone_from(&state.fetched_artifacts);
         setup.rendered.clone_from(&state.rendered);
         let is_done = |name: &str| state.done.iter().any(|done| done == name);
         if let Err((name, error)) = steps.restore(setup, is_done).await {

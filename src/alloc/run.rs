@@ -1204,7 +1204,7 @@ mod tests {
             let (result, events) = world.run(fake::job(vec![web])).await;
             let Some((_, Outcome::Error(error))) = failure(&result) else { panic!("{result:?}") };
             assert!(error.message.starts_with(expected), "{}", error.message);
-            assert!(events.contains(&"web: Setup Failure".to_owned()));
+            assert!(events.contains(&"web: Task hook failed".to_owned()));
             assert_eq!(world.log(), [""; 0]);
         }
     }

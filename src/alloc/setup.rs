@@ -28,8 +28,8 @@ pub(super) struct Setup {
     pub(super) cancel: Arc<AtomicBool>,
     /// The environment without the variables of templates.
     pub(super) bare_env: TaskEnv,
-    /// How many artifacts are fetched: those before one that failed are not fetched again.
-    pub(super) fetched: usize,
+    /// The numbers of the artifacts that are fetched: another attempt fetches the others.
+    pub(super) fetched: Vec<usize>,
     /// The rendered templates.
     pub(super) files: Arc<Files>,
     /// The rendered templates, for the record.

@@ -86,8 +86,8 @@ pub(super) struct State {
     pub(super) counted: Counted,
     /// The names of the steps before a start that are done.
     pub(super) done: Vec<String>,
-    /// How many of its artifacts are fetched.
-    pub(super) fetched: usize,
+    /// The numbers of its artifacts that are fetched.
+    pub(super) fetched_artifacts: Vec<usize>,
     /// The rendered templates.
     pub(super) rendered: Rendered,
     /// Its reserved cores.
@@ -129,7 +129,7 @@ impl State {
             // The group's start begins again, and so do the tasks that wait for it.
             self.starts = 0;
             self.done.clear();
-            self.fetched = 0;
+            self.fetched_artifacts.clear();
             self.rendered = Rendered::default();
         }
     }
@@ -221,7 +221,7 @@ mod tests {
             driver_id: Some("x".to_owned()),
             handle: Some(Started::default()),
             done: vec!["task_dir".to_owned()],
-            fetched: 1,
+            fetched_artifacts: vec![1],
             ..State::default()
         };
         let mut state = running.clone();

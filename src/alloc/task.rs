@@ -281,7 +281,7 @@ impl TaskRunner {
             mounts: Vec::new(),
             cancel: Arc::default(),
             bare_env: self.env.clone(),
-            fetched: 0,
+            fetched: Vec::new(),
             files: Arc::default(),
             rendered: Rendered::default(),
             pending: Vec::new(),
@@ -347,7 +347,7 @@ impl TaskRunner {
         let made = self.set_up(steps, setup).await;
         self.control().update(|state| {
             state.done = steps.done();
-            state.fetched = setup.fetched;
+            state.fetched_artifacts.clone_from(&setup.fetched);
             state.rendered.clone_from(&setup.rendered);
         });
         if self.is_leaving() {
@@ -358,13 +358,14 @@ impl TaskRunner {
                 return Attempt::Abandoned;
             }
             let message = chain(&error);
-            let (kind, key, recoverable) = match error {
-                SetupError::Artifact { recoverable, .. } => {
-                    (EventKind::FailedArtifactDownload, "download_error", recoverable)
-                }
-                _ => (EventKind::SetupFailure, "setup_error", false),
-            };
-            self.event(kind, format!("{name}: {message}"), &[(key, message.clone())]);
+            // As with Nomad, whatever its reason is: the server may have another answer the next time.
+            let recoverable = matches!(error, SetupError::Artifact { .. });
+            if recoverable {
+                self.event(EventKind::FailedArtifactDownload, &message, &[("download_error", message.clone())]);
+            } else {
+                let said = format!("{name}: {message}");
+                self.event(EventKind::HookFailed, &said, &[("message", said.clone())]);
+            }
             return Attempt::Failed(TaskError { kind: TaskErrorKind::Other, message }, recoverable);
         }
         if self.is_stopping() {
