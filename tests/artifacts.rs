@@ -554,9 +554,9 @@ fn j5_what_is_shared_with_others_is_left_to_them() {
                 place.server.url("second.tar")
             );
             let text = job(&given, "true").replace("driver = ", "user = \"nobody\"\n driver = ");
-            let look = format!("stat -c %U {destination}/l {destination}/cache {destination}/cache/f");
+            let look = format!("stat -c %U {destination} {destination}/l {destination}/cache {destination}/cache/f");
             let out = place.world.run_text(&text.replace("\"true\"", &format!("{look:?}")), &[]);
-            assert!(out.status == 0 && out.stdout.matches("nobody").count() == 3, "{out:?}");
+            assert!(out.status == 0 && out.stdout.matches("nobody").count() == 4, "{out:?}");
             place.world.assert_clean();
         }
     }
