@@ -35,7 +35,7 @@ pub(crate) fn task(name: &str) -> Task {
         config: DriverConfig::default(),
         env: BTreeMap::new(),
         user: String::new(),
-        resources: TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 300, memory_max_mib: 0 },
+        resources: TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 300, memory_max_mib: 0, secrets_mib: 0 },
         network: None,
         logs: LogConfig { max_files: 10, max_file_size_mib: 10, disabled: false, keeping: LogKeeping::default() },
         kill_signal: None,

@@ -54,7 +54,7 @@ impl Hook<Setup> for TaskDirHook {
     async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
         let name = &setup.task.name;
         setup.shared.event(name, EventKind::TaskSetup, "Building Task Directory", &[]);
-        setup.shared.dir.build_task(name)
+        setup.shared.dir.build_task_with(name, setup.task.resources.secrets_mib)
     }
 }
 
