@@ -55,9 +55,15 @@ impl TaskRunner {
                 self.follow(&config, setup, wishes, leftovers).await
             }
             Err(error) => {
+                let why = match state.ordered {
+                    Some(Why::Failed) => Why::Failed,
+                    _ if self.is_stopping() => Why::Stopped,
+                    ordered => ordered.unwrap_or(Why::Itself),
+                };
                 let message = chain(&error);
+                let next = if why == Why::Itself { "; it is started again" } else { "" };
                 let details = [("driver_error", message.clone())];
-                self.event(EventKind::FailedRestore, format!("failed to restore task: {message}"), &details);
+                self.event(EventKind::FailedRestore, format!("failed to restore task{next}: {message}"), &details);
                 self.control().update(|state| {
                     (state.driver_id, state.finished, state.ordered) = (None, Some(SystemTime::now()), None);
                 });
@@ -67,11 +73,9 @@ impl TaskRunner {
                     // It may still run; a second instance would use the same ports and files.
                     return Attempt::Failed(self.unknown_end(), false);
                 }
-                let why = match state.ordered {
-                    Some(Why::Failed) => Why::Failed,
-                    _ if self.is_stopping() => Why::Stopped,
-                    ordered => ordered.unwrap_or(Why::Itself),
-                };
+                if why == Why::Itself {
+                    return Attempt::Lost;
+                }
                 Attempt::Ended { result: Err(self.unknown_end()), why, gone: true }
             }
         }

@@ -130,6 +130,8 @@ pub(super) enum Attempt {
     /// Its owner exits; the task goes on, or the next owner starts it.
     Left,
     Failed(TaskError, bool),
+    /// An earlier process had started it, and its driver cannot find it again. Nothing of it runs.
+    Lost,
     Ended {
         result: Result<ExitResult, TaskError>,
         why: Why,
@@ -219,6 +221,11 @@ impl TaskRunner {
             let end = match attempt {
                 Attempt::Left => return false,
                 Attempt::Abandoned => End::Killed,
+                // As with Nomad, it is started at once: the restart policy is not asked, and does not count it.
+                Attempt::Lost => {
+                    self.state(TaskState::Pending);
+                    continue;
+                }
                 Attempt::Failed(error, recoverable) => {
                     result.outcome = Outcome::Error(error);
                     End::StartError { recoverable }
