@@ -73,6 +73,17 @@ pub enum SetupError {
         /// Why not.
         source: io::Error,
     },
+    /// A service of a task has a name that no service can have.
+    #[error(
+        "{pos}: service ({name}) failed validation: its name must be valid per RFC 1123; use letters, digits, and dashes between \
+         them, 63 at most"
+    )]
+    Service {
+        /// Its position in the job file.
+        pos: Pos,
+        /// Its name, with its references replaced.
+        name: String,
+    },
     /// A volume cannot be mounted.
     #[error("{pos}: volume_mount of volume {volume:?}: {problem}")]
     Volume {

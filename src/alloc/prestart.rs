@@ -52,13 +52,14 @@ impl Hook<Setup> for TaskDirHook {
     }
 
     async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
+        setup.shared.offers.check_names(&setup.task, &setup.env)?;
         let name = &setup.task.name;
         setup.shared.event(name, EventKind::TaskSetup, "Building Task Directory", &[]);
         setup.shared.dir.build_task_with(name, setup.task.resources.secrets_mib)
     }
 }
 
-/// Writes the payload of a dispatched job to the file that the task names.
+/// Writes the payload of a dispatched job to the file that the task names; with Nomad's mode, as it may be a program.
 struct PayloadHook;
 
 #[tonic::async_trait]
@@ -76,7 +77,7 @@ impl Hook<Setup> for PayloadHook {
         let destination = format!("local/{file}");
         let at = destination.clone();
         let written =
-            crate::sys::task::spawn_blocking(move || write_file(&dir, &task, &at, 0o644, (None, None), &payload));
+            crate::sys::task::spawn_blocking(move || write_file(&dir, &task, &at, 0o755, (None, None), &payload));
         let written = written.await.unwrap_or_else(|error| Err(io::Error::other(error)));
         written.map_err(|source| SetupError::TemplateFile { pos: setup.task.pos.clone(), destination, source })
     }

@@ -1209,6 +1209,21 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn the_payload_of_a_dispatched_job_may_be_a_program() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let world = world(&[("web", &[Act::Exit(Duration::ZERO, 0)])]);
+        let web = Task { dispatch_payload: Some("in".to_owned()), ..task("web") };
+        let mut alloc = alloc(&world.machine, fake::job(vec![web])).with_payload(b"#!/bin/sh\n");
+        alloc.set_up().await.unwrap();
+        let (sender, _events) = mpsc::unbounded_channel();
+        alloc.run(world.stop.subscribe(), sender).await;
+        let file = alloc.dir().join("web/local/in");
+        assert_eq!(std::fs::read(&file).unwrap(), b"#!/bin/sh\n");
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o755);
+        assert_eq!(alloc.destroy().await.len(), 0);
+    }
+
     #[test]
     fn metadata_of_the_moment_is_the_allocation_s_own() {
         let world = world(&[]);
