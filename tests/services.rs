@@ -187,7 +187,7 @@ fn j3_an_http_check_that_fails_restarts_the_task_within_its_policy() {
     assert_eq!(web["Checks"][0]["StatusCode"], 200, "{web}");
     let stderr = String::from_utf8_lossy(&run.stderr.lock().unwrap()).into_owned();
     assert_eq!(stderr.matches("Restart Signaled: healthcheck: check \"alive\" unhealthy").count(), 1, "{stderr}");
-    assert!(stderr.contains("Restart within policy"), "{stderr}");
+    assert!(stderr.contains(": Restarting: Task restarting in 0s"), "{stderr}");
     assert_eq!(String::from_utf8_lossy(&run.stdout.lock().unwrap()), "begin\nbegin\n");
     assert_eq!(text(&web, "ID"), format!("_nomad-task-{}-web-web-http", text(&web, "AllocID")));
     site.stop(run);

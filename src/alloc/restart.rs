@@ -8,6 +8,9 @@ use super::state::Counted;
 use super::text::go_duration;
 use crate::spec::{ExitResult, JobType, LifecycleHook, RestartMode, RestartPolicy, Task};
 
+/// Nomad's reason for a usual restart, which its text does not say.
+pub(super) const WITHIN_POLICY: &str = "Restart within policy";
+
 /// How one start of a task ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -131,7 +134,7 @@ impl Tracker {
         }
         if self.count <= self.policy.attempts {
             let delay = self.policy.delay + self.policy.delay.mul_f64(0.25 * jitter.clamp(0.0, 1.0));
-            return Verdict::Restart { delay, reason: "Restart within policy".to_owned() };
+            return Verdict::Restart { delay, reason: WITHIN_POLICY.to_owned() };
         }
         let RestartPolicy { attempts, interval, mode, .. } = self.policy;
         match mode {
@@ -166,7 +169,7 @@ mod tests {
     fn restarted_within_policy(verdict: &Verdict, jitter: f64) {
         let Verdict::Restart { delay, reason } = verdict else { panic!("{verdict:?}") };
         assert_eq!(*delay, Duration::from_secs_f64(1.0 + 0.25 * jitter));
-        assert_eq!(reason, "Restart within policy");
+        assert_eq!(reason, WITHIN_POLICY);
     }
 
     fn reason(verdict: Verdict) -> String {

@@ -737,8 +737,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_restart_that_works_is_no_failure() {
         let world = world(&[("web", &[Act::Lost(SECOND), Act::Exit(SECOND, 1), Act::Exit(SECOND, 0)])]);
-        let (result, _) = world.run(fake::job(vec![restarting(3, "web")])).await;
+        let mut alloc = alloc(&world.machine, fake::job(vec![restarting(3, "web")]));
+        alloc.set_up().await.unwrap();
+        let (sender, _events) = mpsc::unbounded_channel();
+        let result = alloc.run(world.stop.subscribe(), sender).await;
         assert_eq!((result.status, failure(&result)), (AllocStatus::Complete, None));
+        assert!(has_event(&alloc.control(), EventKind::Restarting, "Task restarting in 1"));
+        assert_eq!(alloc.destroy().await.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -25,7 +25,7 @@ use super::place::keeper;
 use super::ports::AllocPort;
 use super::prestart;
 use super::record::{Handle, RecordError};
-use super::restart::{End, Tracker, Verdict, restarts_on_success};
+use super::restart::{End, Tracker, Verdict, WITHIN_POLICY, restarts_on_success};
 use super::service::Offered;
 use super::setup::Setup;
 use super::shared::{Shared, leaving, random, stop_at_least};
@@ -318,8 +318,10 @@ impl TaskRunner {
                 false
             }
             Verdict::Restart { delay, reason } => {
-                let separator = if reason.is_empty() { "" } else { " - " };
-                let message = format!("{reason}{separator}Task restarting in {}", go_duration(delay));
+                let message = match reason.as_str() {
+                    "" | WITHIN_POLICY => format!("Task restarting in {}", go_duration(delay)),
+                    why => format!("{why} - Task restarting in {}", go_duration(delay)),
+                };
                 let details = [("restart_reason", reason), ("start_delay", delay.as_nanos().to_string())];
                 self.event(EventKind::Restarting, message, &details);
                 self.control().update(|state| {
