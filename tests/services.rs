@@ -163,7 +163,7 @@ fn j3_two_groups_find_each_other_by_templates() {
     assert_eq!(web["Meta"]["x"], "0");
     let shown = site.world.agentbin(&["services", "pair-web"]);
     let line = format!("pair-web  {}", address(&web));
-    assert!(shown.stdout.contains(&line) && shown.stdout.contains("200 OK Output: pong"), "{shown:?}");
+    assert!(shown.stdout.contains(&line) && shown.stdout.contains("nomad: http ok: GET http://"), "{shown:?}");
     let missing = site.world.agentbin(&["services", "pair-wob"]);
     assert!(missing.status == 125 && missing.stderr.contains("did you mean \"pair-web\"?"), "{missing:?}");
     site.stop(run);
@@ -242,14 +242,14 @@ fn j3_checks_look_inside_the_network_of_the_allocation() {
     let own = site.wait_for_status("own", "passing");
     assert!(text(&own, "Address").starts_with("10.126.") && own["Port"] == 8080, "{own}");
     // Asked where nobody is: the address of the check is the allocation's, not the machine's.
-    assert!(text(&mapped["Checks"][0], "Output").contains(&format!("TCP connect {}:8080", text(&own, "Address"))));
+    assert!(text(&mapped["Checks"][0], "Output").contains(&format!("nomad: tcp ok: {}:8080", text(&own, "Address"))));
     site.stop(run);
 
     let loopback = "network {\n mode = \"none\"\n port \"http\" {\n to = 8080\n }\n}\n";
     let around = [loopback, &service("lonely", "")].concat();
     let run = site.start("none", &job("none", &[group("web", "raw_exec", &around, "", script)]), &[]);
     let lonely = site.wait_for_status("lonely", "passing");
-    assert_eq!(text(&lonely["Checks"][0], "Output"), "TCP connect 127.0.0.1:8080: success");
+    assert_eq!(text(&lonely["Checks"][0], "Output"), "nomad: tcp ok: 127.0.0.1:8080");
     site.stop(run);
 }
 

@@ -345,6 +345,7 @@ impl Offers {
             kind: check.kind.as_str().to_owned(),
             on_update: check.on_update.as_str().to_owned(),
             status: pace(check).initial,
+            output: "nomad: waiting to run".to_owned(),
             ..CheckReport::default()
         };
         let mut registration = Registration {
