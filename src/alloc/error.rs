@@ -131,7 +131,7 @@ pub enum SetupError {
         pos: Pos,
         /// Its path as given.
         path: String,
-        /// EXDEV when it leaves the task's directory.
+        /// Why not.
         source: io::Error,
     },
     /// The file of `--kv` cannot be used.
@@ -144,7 +144,7 @@ pub enum SetupError {
         pos: Pos,
         /// Its destination.
         destination: String,
-        /// EXDEV when the destination leaves the task's directory.
+        /// Why not.
         source: io::Error,
     },
 }

@@ -20,7 +20,7 @@ use super::setup::Setup;
 use super::shared::{leaving, stop_at_least};
 use super::state::Rendered;
 use super::template::{Basis, Files, Renderer, write_file};
-use super::text::hex;
+use super::text::{hex, some_of};
 use super::values::ValuesFile;
 use crate::spec::IntoMap as _;
 use crate::spec::collections::BTreeMap;
@@ -189,7 +189,7 @@ impl Hook<Setup> for TemplatesHook {
             if told != setup.files.missing {
                 told.clone_from(&setup.files.missing);
                 let fix = setup.values().remedy();
-                let message = format!("Missing: {}{fix}", told.join(", "));
+                let message = format!("Missing: {}{fix}", some_of(&told));
                 let details = [("missing", told.join(", "))];
                 setup.shared.event(&setup.task.name, EventKind::Template, message, &details);
             }

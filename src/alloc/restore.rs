@@ -280,6 +280,7 @@ mod tests {
         // Left while it waits for its first restart.
         run(&mut alloc, async |control: &Control| {
             until(control, "web", |task| task.restarts == 1).await;
+            assert_eq!(control.tasks()[0].finished_at, None, "it waits for its restart");
             control.leave();
         })
         .await;
@@ -290,7 +291,8 @@ mod tests {
         });
         let result = result.await;
         assert!(result.tasks[0].failed, "{result:?}");
-        assert_eq!(alloc.control().tasks()[0].restarts, 2);
+        let web = alloc.control().tasks().remove(0);
+        assert!(web.restarts == 2 && web.finished_at.is_some(), "{web:?}");
         assert_eq!(world.starts("web"), 3, "as many as without a change of its owner");
         alloc.destroy().await;
     }

@@ -1197,7 +1197,11 @@ mod tests {
     #[tokio::test]
     async fn a_template_that_escapes_or_calls_what_is_not_there_fails_the_task_and_names_itself() {
         for (data, destination, expected) in [
-            ("x", "local/../../etc/x", "job.hcl:12: template \"local/../../etc/x\" cannot be written"),
+            (
+                "x",
+                "local/../../etc/x",
+                "job.hcl:12: template \"local/../../etc/x\" cannot be written: template destination path escapes alloc directory",
+            ),
             (
                 "\n{{ kez \"x\" }}",
                 "local/x",
