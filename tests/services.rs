@@ -299,6 +299,7 @@ fn j3_services_are_withdrawn_before_the_kill_and_the_task_still_answers() {
     assert_eq!(asked(&address).as_deref(), Some("pong\n"), "in the group's delay");
     site.wait_for_names(&[]);
     assert_eq!(asked(&address).as_deref(), Some("pong\n"), "in the task's delay");
+    wait_for_text(&run.stderr, "Waiting for shutdown_delay of 1m0s before killing the task.");
     let stderr = String::from_utf8_lossy(&run.stderr.lock().unwrap()).into_owned();
     assert!(stderr.contains("Killing") && !stderr.contains("Terminated"), "{stderr}");
     signal(&run.child, "SIGTERM");
