@@ -221,6 +221,17 @@ fn an_allocation_is_stopped_without_its_shutdown_delay() {
     agent.until("it has ended", || {
         agent.allocs("web").into_iter().find(|alloc| alloc["ID"] == first["ID"] && alloc["ClientStatus"] == "complete")
     });
+    // Also one whose delay has begun.
+    let second = agent.alloc("web", "running", id);
+    let id = second["ID"].as_str().unwrap();
+    agent.json("PUT", &format!("/v1/allocation/{id}/stop"), &json!({}));
+    agent.until("it is being stopped", || {
+        (agent.get(&format!("/v1/allocation/{id}"))["DesiredStatus"] == "stop").then_some(())
+    });
+    agent.json("PUT", &format!("/v1/allocation/{id}/stop?no_shutdown_delay=true"), &json!({}));
+    agent.until("it has ended, too", || {
+        (agent.get(&format!("/v1/allocation/{id}"))["ClientStatus"] == "complete").then_some(())
+    });
     agent.alloc("web", "running", id);
     agent.json("DELETE", "/v1/job/web?purge=true&no_shutdown_delay=true", &Value::Null);
     agent.wind_up();
@@ -549,7 +560,7 @@ fn all_tasks_restart_also_those_that_have_ended() {
     agent.until("the task is told to end", || {
         let now = agent.get(&format!("/v1/allocation/{id}"));
         let events = now["TaskStates"]["t"]["Events"].as_array().unwrap().clone();
-        events.last().is_some_and(|event| event["Type"] == "Killing").then_some(())
+        events.last().is_some_and(|event| event["Type"] == "Restart Signaled").then_some(())
     });
     let _status = agent.end(Signal::KILL);
     let agent = Agent::start(&world);

@@ -95,7 +95,7 @@ fn j4_a_change_does_what_its_mode_says() {
         (
             "change_mode = \"script\"\n change_script {\n command = \"/bin/sh\"\n args = [\"-c\", \"cat local/x > alloc_said; kill -HUP $(cat local/pid)\"]\n }",
             "told:two",
-            "Template successfully ran script: /bin/sh -c",
+            "Template successfully ran script /bin/sh with arguments: [-c",
         ),
     ] {
         let world = World::new();
@@ -155,7 +155,10 @@ fn j4_a_script_that_fails_ends_the_task_where_that_is_asked_for() {
         let mut running = start(&world, &script(fail), &values);
         wait_for_text(&running.stdout, "first:one:");
         replace(&values, r#"{"v": "two"}"#);
-        wait_for_text(&running.stderr, "Template failed to run script /bin/false: exit code 1");
+        wait_for_text(
+            &running.stderr,
+            "Template ran script /bin/false with arguments [] on change but it exited with code: 1",
+        );
         if fail {
             let out = running.finish();
             assert_ne!(out.status, 0, "{out:?}");
@@ -187,7 +190,7 @@ fn j4_a_script_runs_after_the_first_rendering_where_that_is_asked_for() {
     let world = World::new();
     let values = world.file("values.json", r#"{"v": "one"}"#);
     let running = start(&world, &script("cat local/x >> local/ran"), &values);
-    wait_for_text(&running.stderr, "Template successfully ran script: /bin/sh -c");
+    wait_for_text(&running.stderr, "Template successfully ran script /bin/sh with arguments: [-c");
     wait_for_text(&running.stdout, "start 1");
     // A restart renders nothing.
     world.done(&["restart", "t"]);
@@ -199,7 +202,7 @@ fn j4_a_script_runs_after_the_first_rendering_where_that_is_asked_for() {
 
     let mut running = start(&world, &script("exit 3"), &values);
     let out = running.finish();
-    assert!(out.status != 0 && out.stderr.contains("-c exit 3: exit code 3"), "{out:?}");
+    assert!(out.status != 0 && out.stderr.contains("[-c exit 3] at the first rendering but it exited"), "{out:?}");
     world.assert_clean();
 }
 

@@ -13,6 +13,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 use super::dir::{AllocDir, Owner};
+use crate::artifact::give_destination;
 use crate::container::{Ids, host_user};
 use crate::spec::ArtifactMode;
 use crate::sys::mutant;
@@ -47,21 +48,25 @@ impl Copy {
         let stat = rustix::fs::fstat(&self.open(OFlags::PATH)?).map_err(|e| reading(e.into()))?;
         let source = self.base_dir.join(&self.source).canonicalize().map_err(reading)?;
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        let (top, below) = self.dir.locate(&self.task, &self.destination).map_err(|e| {
-            (format!("destination {:?} is neither in the task's directory nor in alloc/", self.destination), e)
-        })?;
+        let located = self.dir.locate(&self.task, &self.destination);
+        let (top, below) = located.map_err(|e| (escapes(&self.destination), e))?;
         match (self.mode, is_dir) {
             (ArtifactMode::File, true) => {
                 Err(("mode \"file\" cannot take a directory".to_owned(), Errno::ISDIR.into()))
             }
             (ArtifactMode::Dir, false) => Err(("mode \"dir\" needs a directory".to_owned(), Errno::NOTDIR.into())),
-            (_, true) => self.copy_tree(&source, &top, &below, cancel),
+            (_, true) => {
+                self.copy_tree(&source, &top, &below, cancel)?;
+                self.give_destination(&top, &below)
+            }
             (mode, false) => {
                 let name = source.file_name().unwrap_or_default();
-                let target = if mode == ArtifactMode::Any { below.join(name) } else { below };
+                let is_in_dir = mode == ArtifactMode::Any;
+                let target = if is_in_dir { below.join(name) } else { below.clone() };
                 check_type(stat.st_mode, &source)?;
                 let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-                self.copy_file(File::from(self.open(flags)?), &source, &top, &target, cancel)
+                self.copy_file(File::from(self.open(flags)?), &source, &top, &target, cancel)?;
+                if is_in_dir { self.give_destination(&top, &below) } else { Ok(()) }
             }
         }
     }
@@ -191,10 +196,22 @@ impl Copy {
         copying().map_err(|e| (format!("cannot copy {}", source.display()), e))
     }
 
+    /// With an owner of its own, the directory that is the destination belongs to that one, too.
+    fn give_destination(&self, top: &Root, below: &Path) -> Result<(), Failure> {
+        let Some(Owner { uid, gid }) = self.owner else { return Ok(()) };
+        let given = give_destination(top, below, (uid, gid));
+        given.map_err(|e| (format!("cannot give {} to the task's user", below.display()), e))
+    }
+
     fn give_away(&self, file: &impl std::os::fd::AsFd) -> io::Result<()> {
         let Some(Owner { uid, gid }) = self.owner else { return Ok(()) };
         Ok(rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?)
     }
+}
+
+/// What is said of a destination that cannot be reached below the allocation's directory.
+pub(super) fn escapes(destination: &str) -> String {
+    format!("destination {destination:?} escapes alloc directory: it is neither in the task's directory nor in alloc/")
 }
 
 /// Refuses everything but regular files; called before the open.
@@ -331,6 +348,47 @@ mod tests {
             assert_eq!(mode & 0o7777, 0o751, "{file}: kept but for setuid");
         }
         assert_eq!(std::fs::read_link(place.there("local/tree/sub/link")).unwrap(), Path::new("tool"));
+    }
+
+    /// The directory that is the destination belongs to the task's user as well, but not one that another user has made.
+    #[test]
+    fn a_destination_is_given_to_the_user_of_its_files() {
+        use std::os::unix::fs::chown;
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let place = place();
+        let copy = |source: &str, destination: &str, mode| {
+            let copy = Copy {
+                base_dir: place.source.path().to_owned(),
+                source: source.into(),
+                stays_in_base_dir: false,
+                dir: place.dir.clone(),
+                task: "web".to_owned(),
+                destination: destination.to_owned(),
+                mode,
+                owner: Some(Owner { uid: 7001, gid: 7002 }),
+            };
+            copy.run(&AtomicBool::new(false)).unwrap();
+        };
+        let owner = |path: &str| {
+            let metadata = std::fs::metadata(place.there(path)).unwrap();
+            (metadata.uid(), metadata.gid())
+        };
+        copy("sub/tool", "local/above/file", ArtifactMode::Any);
+        copy("sub/tool", "local/alone/renamed", ArtifactMode::File);
+        copy("sub", "secrets", ArtifactMode::Any);
+        std::fs::create_dir(place.there("local/others")).unwrap();
+        chown(place.there("local/others"), Some(7003), Some(7003)).unwrap();
+        copy("sub", "local/others", ArtifactMode::Any);
+        copy("sub/tool", "", ArtifactMode::Any);
+        for path in ["local/above/file", "local/above/file/tool", "local/alone/renamed", "secrets", "tool"] {
+            assert_eq!(owner(path), (7001, 7002), "{path}");
+        }
+        for path in ["local", "local/above", "local/alone", "."] {
+            assert_eq!(owner(path), (0, 0), "{path}");
+        }
+        assert_eq!(owner("local/others"), (7003, 7003));
     }
 
     #[test]

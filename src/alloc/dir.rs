@@ -9,7 +9,7 @@
 //!     secrets/ private/        tmpfs where the kernel lets us, NOMAD_SECRETS_DIR
 //! ```
 
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -31,8 +31,8 @@ use crate::sys::lock::lock;
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
-const NEVER_SWAPPED: &CStr = c"size=1m,mode=0777,noswap";
-const MAY_BE_SWAPPED: &CStr = c"size=1m,mode=0777";
+/// The size of a tmpfs of which the job says nothing, in MiB: Nomad's.
+const TMPFS_MIB: u32 = 1;
 
 /// The uid and gid of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,6 +128,11 @@ impl AllocDir {
     /// # Errors
     /// [`SetupError::Dir`].
     pub fn build_task(&self, task: &str) -> Result<(), SetupError> {
+        self.build_task_with(task, TMPFS_MIB)
+    }
+
+    /// The same, with so much room for secrets; 0 is the default.
+    pub(super) fn build_task_with(&self, task: &str, secrets_mib: u32) -> Result<(), SetupError> {
         let error = |source| SetupError::Dir { action: "create", path: self.path.join(task), source };
         let work = || {
             let root = Root::open(&self.path)?;
@@ -136,11 +141,12 @@ impl AllocDir {
             make_dir(&task_root, Path::new("local"), 0o777)?;
             make_dir(&task_root, Path::new("tmp"), 0o1777)?;
             let is_root = rustix::process::geteuid().is_root();
-            for name in ["secrets", "private"] {
+            let secrets_mib = if secrets_mib == 0 { TMPFS_MIB } else { secrets_mib };
+            for (name, mib) in [("secrets", secrets_mib), ("private", TMPFS_MIB)] {
                 let dir = make_dir(&task_root, Path::new(name), 0o700)?;
                 // A task of another user needs access to its secrets; without root, all tasks run as the user that owns the
                 // directories.
-                if is_root && !mount_tmpfs(&dir)? && name == "secrets" {
+                if is_root && !mount_tmpfs(&dir, mib)? && name == "secrets" {
                     set_mode(&dir, 0o777)?;
                 }
             }
@@ -286,15 +292,18 @@ fn move_dir(old: &Root, new: &Root, parent: &Path, name: &str) -> io::Result<()>
 
 /// Mounts on the open directory, so that it cannot be replaced by a symlink in between. `false` if the kernel does not let this
 /// process mount; `noswap` requires Linux 6.4.
-fn mount_tmpfs(dir: &OwnedFd) -> io::Result<bool> {
+fn mount_tmpfs(dir: &OwnedFd, mib: u32) -> io::Result<bool> {
     // An older kernel writes a line into its log each time that it is asked.
     static IS_UNKNOWN: AtomicBool = AtomicBool::new(false);
     let target = format!("/proc/self/fd/{}", dir.as_raw_fd());
     let flags = MountFlags::NOEXEC | MountFlags::NOSUID | MountFlags::NODEV;
-    let mount = |options| rustix::mount::mount("tmpfs", &target, "tmpfs", flags, options);
-    let mut mounted = if IS_UNKNOWN.load(Ordering::Relaxed) { Err(Errno::INVAL) } else { mount(NEVER_SWAPPED) };
+    let mount = |more: &str| {
+        let options = CString::new(format!("size={mib}m,mode=0777{more}")).map_err(|_| Errno::INVAL)?;
+        rustix::mount::mount("tmpfs", &target, "tmpfs", flags, options.as_c_str())
+    };
+    let mut mounted = if IS_UNKNOWN.load(Ordering::Relaxed) { Err(Errno::INVAL) } else { mount(",noswap") };
     if mounted == Err(Errno::INVAL) {
-        mounted = mount(MAY_BE_SWAPPED);
+        mounted = mount("");
         IS_UNKNOWN.store(mounted.is_ok(), Ordering::Relaxed);
     }
     match mounted {
@@ -583,6 +592,23 @@ mod tests {
         assert!(!dir.path().exists());
         assert_eq!(mounts_below(dir.path()).unwrap(), Vec::<PathBuf>::new());
         assert_eq!(dir.destroy().len(), 0, "removing twice is not an error");
+    }
+
+    #[test]
+    fn secrets_have_the_room_that_is_asked_for() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let (_data, dir) = built();
+        dir.build_task_with("large", 3).unwrap();
+        dir.build_task_with("usual", 0).unwrap();
+        let mib = |name: &str| {
+            let room = rustix::fs::statvfs(dir.path().join(name)).unwrap();
+            (room.f_blocks * room.f_frsize) >> 20
+        };
+        let found = ["web/secrets", "usual/secrets", "large/secrets", "large/private"].map(mib);
+        assert_eq!(found, [1, 1, 3, 1]);
+        assert_eq!(dir.destroy().len(), 0);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use super::artifact::Copy;
+use super::artifact::{Copy, escapes};
 use super::dir::Owner;
 use super::dir::{AllocDir, remove_tree};
 use crate::artifact::{FetchError, Limits, Order, Staging, Surroundings, Target};
@@ -37,29 +37,25 @@ pub(super) struct Failure {
     /// The action that failed.
     pub(super) action: String,
     pub(super) source: io::Error,
-    /// Whether the restart policy may try again.
-    pub(super) recoverable: bool,
 }
 
 impl From<(String, io::Error)> for Failure {
     fn from((action, source): (String, io::Error)) -> Failure {
-        Failure { action, source, recoverable: false }
+        Failure { action, source }
     }
 }
 
 impl From<FetchError> for Failure {
     fn from(error: FetchError) -> Failure {
-        let recoverable = error.recoverable;
-        Failure { action: "cannot be fetched".to_owned(), source: io::Error::other(error), recoverable }
+        Failure { action: error.message.clone(), source: io::Error::other(error) }
     }
 }
 
 impl Download {
     /// Runs on this thread; setting `cancel` stops it with `Interrupted`. `progress` is called from time to time with the progress.
     pub(super) fn run(self, cancel: &AtomicBool, progress: &mut dyn FnMut(String)) -> Result<(), Failure> {
-        let wrong = |reason: String| {
-            Failure::from(("cannot be fetched".to_owned(), io::Error::new(io::ErrorKind::InvalidInput, reason)))
-        };
+        let wrong =
+            |reason: String| Failure::from((reason.clone(), io::Error::new(io::ErrorKind::InvalidInput, reason)));
         let source = Source::parse(&self.source, &self.options).map_err(wrong)?;
         let mut file = None;
         if let Getter::File(path) = &source.getter {
@@ -82,12 +78,8 @@ impl Download {
                 return Ok(copy.run(cancel)?);
             }
         }
-        let (top, below) = self.dir.locate(&self.task, &self.destination).map_err(|error| {
-            Failure::from((
-                format!("destination {:?} is neither in the task's directory nor in alloc/", self.destination),
-                error,
-            ))
-        })?;
+        let located = self.dir.locate(&self.task, &self.destination);
+        let (top, below) = located.map_err(|error| Failure::from((escapes(&self.destination), error)))?;
         let staging = Staging::new(self.dir.path())?;
         let order = Order {
             source,

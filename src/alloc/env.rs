@@ -205,14 +205,25 @@ impl TaskEnv {
 
     fn interpolate_value(&self, value: &serde_json::Value, room: &Room) -> serde_json::Value {
         use serde_json::Value;
+        let said = |text: &str| interpolate(text, &|key| self.value(&plain(key), room));
         match value {
-            Value::String(text) => Value::String(self.interpolate_within(text, room)),
+            Value::String(text) => Value::String(said(text)),
             Value::Array(items) => Value::Array(items.iter().map(|v| self.interpolate_value(v, room)).collect()),
-            Value::Object(map) => Value::Object(
-                map.iter().map(|(k, v)| (self.interpolate_within(k, room), self.interpolate_value(v, room))).collect(),
-            ),
+            Value::Object(map) => {
+                Value::Object(map.iter().map(|(k, v)| (said(k), self.interpolate_value(v, room))).collect())
+            }
             other => other.clone(),
         }
+    }
+}
+
+/// The usual form of a reference in a driver's configuration, where Nomad also accepts `env["X"]`, `meta["k"]`, `attr["a.b"]`,
+/// `node.attr.a` and `node.meta.k`.
+fn plain(key: &str) -> String {
+    let key = key.replace("[\"", ".").replace("\"]", "");
+    match key.strip_prefix("node.") {
+        Some(rest) if rest.starts_with("attr.") || rest.starts_with("meta.") => rest.to_owned(),
+        _ => key,
     }
 }
 
@@ -509,6 +520,28 @@ pub(super) mod tests {
             serde_json::Value::Object(config.values),
             serde_json::json!({"args": ["web-app/dc1/linux", {"x": "dc1"}], "n": 3})
         );
+    }
+
+    #[test]
+    fn a_drivers_configuration_has_more_spellings_of_references() {
+        let mut env = built(FsIsolation::Image, |job| {
+            job.groups[0].tasks[0].env.insert("A.b".to_owned(), "own".to_owned());
+        });
+        Arc::make_mut(&mut env.node).meta.insert("ra.ck".to_owned(), "r2".to_owned());
+        let interpolated = |text: &str| {
+            let values = [("x".to_owned(), text.into())].into_iter().collect();
+            let config = env.interpolate_config(&DriverConfig { values, ..DriverConfig::default() }).unwrap();
+            config.values["x"].as_str().unwrap().to_owned()
+        };
+        for (text, expected) in [
+            ("${env[\"NOMAD_DC\"]}-${env[\"A.b\"]}-${env.NOMAD_DC}", "dc1-own-dc1"),
+            ("${meta[\"ra.ck\"]}:${node.meta.ra.ck}:${node.meta[\"ra.ck\"]}:${meta.ra.ck}", "r2:r2:r2:r2"),
+            ("${attr[\"kernel.name\"]}/${node.attr.kernel.name}/${node.datacenter}", "linux/linux/dc1"),
+            ("${meta[\"none\"]}${node.meta.none}${node.attr}", "${meta[\"none\"]}${node.meta.none}${node.attr}"),
+        ] {
+            assert_eq!(interpolated(text), expected);
+        }
+        assert_eq!(env.interpolate("${meta[\"ra.ck\"]}"), "${meta[\"ra.ck\"]}", "only there");
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub enum SetupError {
         pos: Pos,
     },
     /// An artifact cannot be fetched.
-    #[error("{pos}: artifact {source_path:?}: {action}")]
+    #[error("{pos}: failed to download artifact {source_path:?}: {action}")]
     Artifact {
         /// Its position in the job file.
         pos: Pos,
@@ -72,8 +72,17 @@ pub enum SetupError {
         action: String,
         /// Why not.
         source: io::Error,
-        /// Whether a retry may succeed.
-        recoverable: bool,
+    },
+    /// A service of a task has a name that no service can have.
+    #[error(
+        "{pos}: service ({name}) failed validation: its name must be valid per RFC 1123; use letters, digits, and dashes between \
+         them, 63 at most"
+    )]
+    Service {
+        /// Its position in the job file.
+        pos: Pos,
+        /// Its name, with its references replaced.
+        name: String,
     },
     /// A volume cannot be mounted.
     #[error("{pos}: volume_mount of volume {volume:?}: {problem}")]
@@ -122,7 +131,7 @@ pub enum SetupError {
         pos: Pos,
         /// Its path as given.
         path: String,
-        /// EXDEV when it leaves the task's directory.
+        /// Why not.
         source: io::Error,
     },
     /// The file of `--kv` cannot be used.
@@ -135,7 +144,7 @@ pub enum SetupError {
         pos: Pos,
         /// Its destination.
         destination: String,
-        /// EXDEV when the destination leaves the task's directory.
+        /// Why not.
         source: io::Error,
     },
 }

@@ -19,7 +19,7 @@ use super::record::Records;
 use super::service_registry::Services;
 use super::values::ValuesFile;
 use super::volumes::HostVolumes;
-use crate::driver::{Driver, DriverError, TaskConfig, TaskHandle, TaskStatus};
+use crate::driver::{Driver, DriverError, ExecTaskResult, TaskConfig, TaskHandle, TaskStatus};
 use crate::net::Networks;
 use crate::plugin::Reattach;
 use crate::spec::collections::BTreeMap;
@@ -35,7 +35,7 @@ pub(crate) fn task(name: &str) -> Task {
         config: DriverConfig::default(),
         env: BTreeMap::new(),
         user: String::new(),
-        resources: TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 300, memory_max_mib: 0 },
+        resources: TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 300, memory_max_mib: 0, secrets_mib: 0 },
         network: None,
         logs: LogConfig { max_files: 10, max_file_size_mib: 10, disabled: false, keeping: LogKeeping::default() },
         kill_signal: None,
@@ -317,9 +317,23 @@ impl Driver for FakeDriver {
         Ok(())
     }
 
+    /// Every signal arrives but for SIGSTOP.
     async fn signal_task(&self, id: &str, signal: Signal) -> Result<(), DriverError> {
         self.note(format!("signal {} {signal}", FakeDriver::name_of(id)));
+        if signal == Signal::STOP {
+            return Err(DriverError::Failed { message: "not this one".to_owned(), recoverable: false });
+        }
         Ok(())
+    }
+
+    /// A command `slow` takes all its time, and a command `bad` fails.
+    async fn exec_task(&self, id: &str, command: &[String], timeout: Duration) -> Result<ExecTaskResult, DriverError> {
+        self.note(format!("exec {} {}", FakeDriver::name_of(id), command.join(" ")));
+        if command[0] == "slow" {
+            tokio::time::sleep(timeout).await;
+        }
+        let exit = ExitResult { exit_code: i32::from(command[0] == "bad"), ..ExitResult::default() };
+        Ok(ExecTaskResult { stdout: Vec::new(), stderr: Vec::new(), exit })
     }
 
     async fn task_stats(&self, _id: &str) -> Result<TaskStats, DriverError> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Stop;
 use super::shared::stop_at_least;
+use super::state::Why;
 use super::task::TaskRunner;
 use super::text::go_duration;
 use crate::driver::{Driver, DriverError};
@@ -35,52 +36,80 @@ async fn stop_task(
 }
 
 impl TaskRunner {
+    /// Whether a task that is ended for this reason is ended for a restart, as Nomad does it: no event says that it is killed, and
+    /// its shutdown delay is for its end.
+    pub(super) fn is_for_restart(&self, why: Why) -> bool {
+        match why {
+            Why::Restart | Why::Unhealthy => true,
+            // It may be stopped to be restarted with all tasks of its group.
+            Why::Stopped => self.control().state().anew && !self.shared.control.is_stopping(),
+            Why::Failed | Why::Itself => false,
+        }
+    }
+
+    fn tell_of_kill(&self) {
+        let timeout = go_duration(self.task.kill_timeout);
+        let message = if *self.stop.borrow() == Stop::Now {
+            "Sent SIGKILL".to_owned()
+        } else {
+            format!("Sent interrupt. Waiting {timeout} before force killing")
+        };
+        self.event(EventKind::Killing, message, &[("kill_timeout", timeout)]);
+    }
+
     /// Ends a running task: withdraws its services, waits for the shutdown delay, sends the kill signal and waits for the kill
     /// timeout; at once when the stop is `Stop::Now`.
-    pub(super) async fn kill(&mut self, id: &str, wait: &mut Wait<'_>) -> Result<ExitResult, DriverError> {
+    pub(super) async fn kill(&mut self, id: &str, why: Why, wait: &mut Wait<'_>) -> Result<ExitResult, DriverError> {
+        self.refresh();
+        let is_for_restart = self.is_for_restart(why);
+        if why == Why::Stopped && !is_for_restart {
+            self.tell_of_kill();
+        }
         // If `Stop::Now` interrupts the withdrawal, the remaining services are withdrawn once the task has ended.
         tokio::select! {
             biased;
             () = self.shared.offers.withdraw(&mut self.offered) => {}
             () = stop_at_least(&mut self.stop, Stop::Now) => {}
         }
-        self.refresh();
-        let skips = self.shared.control.skips_delay();
-        let delay = if skips { Duration::ZERO } else { self.task.shutdown_delay };
-        if !delay.is_zero() && *self.stop.borrow() < Stop::Now {
-            let message = format!("Waiting for shutdown_delay of {} before killing the task.", go_duration(delay));
-            self.event(EventKind::WaitingForShutdownDelay, message, &[]);
+        let delay = self.task.shutdown_delay;
+        if !is_for_restart && !delay.is_zero() && *self.stop.borrow() < Stop::Now {
+            let (kind, what) = if self.shared.control.skips_delay() {
+                (EventKind::SkippingShutdownDelay, "Skipping")
+            } else {
+                (EventKind::WaitingForShutdownDelay, "Waiting for")
+            };
+            let message = format!("{what} shutdown_delay of {} before killing the task.", go_duration(delay));
+            self.event(kind, message, &[]);
             tokio::select! {
                 biased;
                 ended = &mut *wait => return ended,
+                () = self.shared.control.delay_skipped() => {}
                 () = tokio::time::sleep(delay) => {}
                 () = stop_at_least(&mut self.stop, Stop::Now) => {}
             }
         }
         let timeout = self.task.kill_timeout;
         let forced = *self.stop.borrow() == Stop::Now;
-        let details = [("kill_timeout", go_duration(timeout))];
-        let message = if forced {
-            "Sent SIGKILL".to_owned()
-        } else {
-            format!("Sent interrupt. Waiting {} before force killing", go_duration(timeout))
-        };
-        self.event(EventKind::Killing, message, &details);
-
         let driver = Arc::clone(&self.driver);
         let mut stopping: Stopping<'_> = if forced {
             Box::pin(stop_task(&*driver, id, Duration::ZERO, Some(Signal::KILL)))
         } else {
             Box::pin(stop_task(&*driver, id, timeout, self.task.kill_signal))
         };
-        let (mut stopped, mut forced) = (false, forced);
+        // A stop may come while it is ended for a restart.
+        let (mut stopped, mut forced, mut untold) = (false, forced, is_for_restart);
         loop {
             tokio::select! {
                 biased;
                 ended = &mut *wait => return ended,
-                () = stop_at_least(&mut self.stop, Stop::Now), if !forced => {
-                    (forced, stopped) = (true, false);
-                    stopping = Box::pin(stop_task(&*driver, id, Duration::ZERO, Some(Signal::KILL)));
+                () = stop_at_least(&mut self.stop, if untold { Stop::Gracefully } else { Stop::Now }), if !forced => {
+                    if std::mem::take(&mut untold) && !self.is_for_restart(Why::Stopped) {
+                        self.tell_of_kill();
+                    }
+                    if *self.stop.borrow() == Stop::Now {
+                        (forced, stopped) = (true, false);
+                        stopping = Box::pin(stop_task(&*driver, id, Duration::ZERO, Some(Signal::KILL)));
+                    }
                 }
                 result = &mut stopping, if !stopped => match result {
                     Ok(()) | Err(DriverError::TaskNotFound) => stopped = true,

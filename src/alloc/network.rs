@@ -1,22 +1,24 @@
 //! The network namespace that the tasks of a group share: which driver makes it, how it is connected, what tasks get to know.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::Stop;
 use super::chain::chain;
+use super::env::{Source, TaskEnv};
 use super::error::{CleanupError, NetworkError, SetupError};
 use super::forwarded;
 use super::hook::Hook;
 use super::place::{Isolated, Place, Restored};
 use super::shared::stop_at_least;
 use crate::container::Subordinate;
-use crate::driver::{self, Driver, NetworkIsolation};
+use crate::driver::{self, Driver, FsIsolation, NetworkIsolation};
 use crate::net::{self, Kind, Mapping, MoreIds, Network, Status, Wish};
 use crate::spec::collections::BTreeMap;
-use crate::spec::{self, NetworkMode, interpolate};
+use crate::spec::{self, NetworkMode};
 
 /// Nomad's labels of a network that was made by docker.
 const SANDBOX_HOSTNAME: &str = "docker_sandbox_hostname";
@@ -336,29 +338,27 @@ fn dns(place: &Place, asked: &spec::Network) -> Option<driver::Dns> {
     Some(dns)
 }
 
-/// Replaces references to the node and to the allocation.
+/// Replaces references to the node and to the allocation: what the group's tasks have in common.
 fn expand(place: &Place, text: &str) -> String {
-    let (job, group) = (&place.job, place.group());
-    interpolate(text, &|key| {
-        let name = key.strip_prefix("env.").unwrap_or(key);
-        Some(match name {
-            "NOMAD_ALLOC_ID" => place.id.to_string(),
-            "NOMAD_SHORT_ALLOC_ID" => place.id.short().to_owned(),
-            "NOMAD_ALLOC_NAME" => format!("{}.{}[{}]", job.id, group.name, place.index),
-            "NOMAD_ALLOC_INDEX" => place.index.to_string(),
-            "NOMAD_GROUP_NAME" => group.name.clone(),
-            "NOMAD_JOB_ID" => job.id.clone(),
-            "NOMAD_JOB_NAME" => job.name.clone(),
-            "NOMAD_NAMESPACE" => job.namespace.clone(),
-            "NOMAD_REGION" => job.region.clone(),
-            "NOMAD_DC" => place.machine.node.datacenter.clone(),
-            _ => {
-                let meta = name.strip_prefix("NOMAD_META_");
-                let of = |meta: &str| group.meta.get(meta).or_else(|| job.meta.get(meta)).cloned();
-                return meta.and_then(of).or_else(|| place.node.lookup(key).map(str::to_owned));
-            }
-        })
-    })
+    let group = place.group();
+    let Some(task) = group.tasks.first() else { return text.to_owned() };
+    let env = TaskEnv::of_group(&Source {
+        job: &place.job,
+        group,
+        parent: &place.parent,
+        task,
+        alloc: &place.id,
+        index: place.index,
+        alloc_dir: place.dir.path(),
+        isolation: FsIsolation::Image,
+        cgroup_parent: Path::new(""),
+        ports: &place.ports,
+        network: place.network.as_ref().map(|network| &network.status),
+        node: &place.node,
+        host: &BTreeMap::new(),
+        denied: &[],
+    });
+    env.interpolate(text)
 }
 
 fn is_hostname(name: &str) -> bool {
@@ -376,6 +376,30 @@ fn is_hostname(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alloc::assignment::Assignment;
+    use crate::alloc::fake::{self, FakeDriver};
+    use crate::alloc::owner::Owner;
+    use crate::alloc::ports::AllocPort;
+    use crate::alloc::run::Alloc;
+
+    #[test]
+    fn what_a_network_says_refers_to_what_all_tasks_know() {
+        let data = tempfile::tempdir().unwrap();
+        let machine = Arc::new(fake::machine(data.path(), &FakeDriver::new(&[]), Owner::default()));
+        let mut job = fake::job(vec![fake::task("web")]);
+        job.meta.insert("who".to_owned(), "${NOMAD_JOB_NAME}".to_owned());
+        let job = Arc::new(job);
+        let mut alloc = Alloc::new(&machine, &job, Assignment::new(&job, 0, 0));
+        let (label, ip) = ("http".to_owned(), "192.0.2.7".parse().unwrap());
+        alloc.place.ports = vec![AllocPort { label, value: 20_123, to: None, ip, task: None }];
+        for (text, expected) in [
+            ("${NOMAD_GROUP_NAME}-${env.NOMAD_ALLOC_INDEX}.${node.datacenter}", "group-0.dc1"),
+            ("${NOMAD_META_WHO}:${NOMAD_PORT_http}:${attr.kernel.name}", "job:20123:linux"),
+            ("${NOMAD_TASK_NAME}", "${NOMAD_TASK_NAME}"),
+        ] {
+            assert_eq!(expand(&alloc.place, text), expected);
+        }
+    }
 
     #[test]
     fn names_of_hosts() {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sha2::Digest as _;
@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::Stop;
 use super::artifact;
+use super::chain::chain;
 use super::csi_plugin::CsiPluginHook;
 use super::download::{Download, Failure};
 use super::error::SetupError;
@@ -19,11 +20,11 @@ use super::setup::Setup;
 use super::shared::{leaving, stop_at_least};
 use super::state::Rendered;
 use super::template::{Basis, Files, Renderer, write_file};
-use super::text::hex;
+use super::text::{hex, some_of};
 use super::values::ValuesFile;
 use crate::spec::IntoMap as _;
 use crate::spec::collections::BTreeMap;
-use crate::spec::{EventKind, Pos, Template, shown_source};
+use crate::spec::{Artifact, EventKind, Pos, Template, shown_source};
 
 /// How long services may take to return after the process that registered them was killed: to be registered again and to pass
 /// their checks.
@@ -51,13 +52,14 @@ impl Hook<Setup> for TaskDirHook {
     }
 
     async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
+        setup.shared.offers.check_names(&setup.task, &setup.env)?;
         let name = &setup.task.name;
         setup.shared.event(name, EventKind::TaskSetup, "Building Task Directory", &[]);
-        setup.shared.dir.build_task(name)
+        setup.shared.dir.build_task_with(name, setup.task.resources.secrets_mib)
     }
 }
 
-/// Writes the payload of a dispatched job to the file that the task names.
+/// Writes the payload of a dispatched job to the file that the task names; with Nomad's mode, as it may be a program.
 struct PayloadHook;
 
 #[tonic::async_trait]
@@ -75,7 +77,7 @@ impl Hook<Setup> for PayloadHook {
         let destination = format!("local/{file}");
         let at = destination.clone();
         let written =
-            crate::sys::task::spawn_blocking(move || write_file(&dir, &task, &at, 0o644, (None, None), &payload));
+            crate::sys::task::spawn_blocking(move || write_file(&dir, &task, &at, 0o755, (None, None), &payload));
         let written = written.await.unwrap_or_else(|error| Err(io::Error::other(error)));
         written.map_err(|source| SetupError::TemplateFile { pos: setup.task.pos.clone(), destination, source })
     }
@@ -89,55 +91,76 @@ impl Hook<Setup> for ArtifactsHook {
         "artifacts"
     }
 
+    /// Fetches what can be fetched, also after one that cannot.
     async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
-        let Setup { shared, task, env, cancel, fetched, .. } = setup;
-        if !task.artifacts.is_empty() {
-            shared.event(&task.name, EventKind::DownloadingArtifacts, "Client is downloading artifacts", &[]);
+        let (artifacts, name) = (setup.task.artifacts.clone(), setup.task.name.clone());
+        if !artifacts.is_empty() {
+            setup.shared.event(&name, EventKind::DownloadingArtifacts, "Client is downloading artifacts", &[]);
         }
-        for artifact in task.artifacts.iter().skip(*fetched) {
-            let source = env.interpolate(&artifact.source);
-            let source_path = shown_source(&source);
-            let error = |Failure { action, source, recoverable }: Failure| SetupError::Artifact {
-                pos: artifact.pos.clone(),
-                source_path: source_path.clone(),
-                action,
-                source,
-                recoverable,
-            };
-            let user = env.interpolate(&task.user);
-            let wanted = artifact.chown && !user.is_empty();
-            let values = |map: &BTreeMap<String, String>| {
-                map.iter().map(|(key, value)| (key.clone(), env.interpolate(value))).into_map()
-            };
-            let mut download = Download {
-                source,
-                options: values(&artifact.options),
-                headers: values(&artifact.headers),
-                insecure: artifact.insecure,
-                base_dir: artifact.base_dir.clone(),
-                stays_in_base_dir: artifact.stays_in_base_dir,
-                dir: shared.dir.clone(),
-                task: task.name.clone(),
-                destination: env.interpolate(&artifact.destination),
-                mode: artifact.mode,
-                owner: None,
-            };
-            let (cancel, shared, name) = (Arc::clone(cancel), Arc::clone(shared), task.name.clone());
-            let told = source_path.clone();
-            let copied = crate::sys::task::spawn_blocking(move || {
-                let owner = wanted.then(|| artifact::owner(&user)).transpose();
-                download.owner = owner.map_err(|e| ("cannot be given to the task's user".to_owned(), e))?;
-                download.run(&cancel, &mut |far| {
-                    let details = [("source", told.clone()), ("progress", far.clone())];
-                    shared.event(&name, EventKind::DownloadingArtifacts, format!("{told}: {far}"), &details);
-                })
-            });
-            let copied = copied.await;
-            copied.map_err(|e| error(("copy".to_owned(), io::Error::other(e)).into()))?.map_err(error)?;
-            *fetched += 1;
+        let mut failed = None;
+        for (number, artifact) in artifacts.iter().enumerate() {
+            if setup.fetched.contains(&number) {
+                continue;
+            }
+            if setup.cancel.load(Ordering::Relaxed) {
+                return Err(SetupError::Stopped);
+            }
+            match fetch(setup, artifact).await {
+                Ok(()) => setup.fetched.push(number),
+                Err(error) => {
+                    if let Some(earlier) = failed.replace(error) {
+                        let message = chain(&earlier);
+                        let details = [("download_error", message.clone())];
+                        setup.shared.event(&name, EventKind::FailedArtifactDownload, &message, &details);
+                    }
+                }
+            }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
+}
+
+/// Fetches one artifact of a task.
+async fn fetch(setup: &Setup, artifact: &Artifact) -> Result<(), SetupError> {
+    let Setup { shared, task, env, cancel, .. } = setup;
+    let source = env.interpolate(&artifact.source);
+    let source_path = shown_source(&source);
+    let error = |Failure { action, source }: Failure| SetupError::Artifact {
+        pos: artifact.pos.clone(),
+        source_path: source_path.clone(),
+        action,
+        source,
+    };
+    let user = env.interpolate(&task.user);
+    let wanted = artifact.chown && !user.is_empty();
+    let values = |map: &BTreeMap<String, String>| {
+        map.iter().map(|(key, value)| (key.clone(), env.interpolate(value))).into_map()
+    };
+    let mut download = Download {
+        source,
+        options: values(&artifact.options),
+        headers: values(&artifact.headers),
+        insecure: artifact.insecure,
+        base_dir: artifact.base_dir.clone(),
+        stays_in_base_dir: artifact.stays_in_base_dir,
+        dir: shared.dir.clone(),
+        task: task.name.clone(),
+        destination: env.interpolate(&artifact.destination),
+        mode: artifact.mode,
+        owner: None,
+    };
+    let (cancel, shared, name) = (Arc::clone(cancel), Arc::clone(shared), task.name.clone());
+    let told = source_path.clone();
+    let copied = crate::sys::task::spawn_blocking(move || {
+        let owner = wanted.then(|| artifact::owner(&user)).transpose();
+        download.owner = owner.map_err(|e| ("cannot be given to the task's user".to_owned(), e))?;
+        download.run(&cancel, &mut |far| {
+            let details = [("source", told.clone()), ("progress", far.clone())];
+            shared.event(&name, EventKind::DownloadingArtifacts, format!("{told}: {far}"), &details);
+        })
+    });
+    let copied = copied.await;
+    copied.map_err(|e| error(("copy".to_owned(), io::Error::other(e)).into()))?.map_err(error)
 }
 
 struct TemplatesHook;
@@ -166,7 +189,7 @@ impl Hook<Setup> for TemplatesHook {
             if told != setup.files.missing {
                 told.clone_from(&setup.files.missing);
                 let fix = setup.values().remedy();
-                let message = format!("Missing: {}{fix}", told.join(", "));
+                let message = format!("Missing: {}{fix}", some_of(&told));
                 let details = [("missing", told.join(", "))];
                 setup.shared.event(&setup.task.name, EventKind::Template, message, &details);
             }

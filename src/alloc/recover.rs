@@ -16,7 +16,7 @@ use crate::spec::EventKind;
 impl TaskRunner {
     /// Restores the steps that are done, and removes the leftovers of a start that was not recorded.
     pub(super) async fn take_up(&mut self, state: &State, steps: &mut Stack<Setup>, setup: &mut Setup) {
-        setup.fetched = state.fetched;
+        setup.fetched.clone_from(&state.fetched_artifacts);
         setup.rendered.clone_from(&state.rendered);
         let is_done = |name: &str| state.done.iter().any(|done| done == name);
         if let Err((name, error)) = steps.restore(setup, is_done).await {
@@ -55,9 +55,15 @@ impl TaskRunner {
                 self.follow(&config, setup, wishes, leftovers).await
             }
             Err(error) => {
+                let why = match state.ordered {
+                    Some(Why::Failed) => Why::Failed,
+                    _ if self.is_stopping() => Why::Stopped,
+                    ordered => ordered.unwrap_or(Why::Itself),
+                };
                 let message = chain(&error);
+                let next = if why == Why::Itself { "; it is started again" } else { "" };
                 let details = [("driver_error", message.clone())];
-                self.event(EventKind::FailedRestore, format!("failed to restore task: {message}"), &details);
+                self.event(EventKind::FailedRestore, format!("failed to restore task{next}: {message}"), &details);
                 self.control().update(|state| {
                     (state.driver_id, state.finished, state.ordered) = (None, Some(SystemTime::now()), None);
                 });
@@ -67,7 +73,9 @@ impl TaskRunner {
                     // It may still run; a second instance would use the same ports and files.
                     return Attempt::Failed(self.unknown_end(), false);
                 }
-                let why = if self.is_stopping() { Why::Stopped } else { state.ordered.unwrap_or(Why::Itself) };
+                if why == Why::Itself {
+                    return Attempt::Lost;
+                }
                 Attempt::Ended { result: Err(self.unknown_end()), why, gone: true }
             }
         }

@@ -8,6 +8,9 @@ use super::state::Counted;
 use super::text::go_duration;
 use crate::spec::{ExitResult, JobType, LifecycleHook, RestartMode, RestartPolicy, Task};
 
+/// Nomad's reason for a usual restart, which its text does not say.
+pub(super) const WITHIN_POLICY: &str = "Restart within policy";
+
 /// How one start of a task ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -20,6 +23,8 @@ pub enum End {
     },
     /// A restart was requested; it is not counted.
     RestartRequested,
+    /// It was killed because of a failure that no restart mends.
+    Failed,
     /// A stop was requested.
     Killed,
 }
@@ -34,6 +39,8 @@ pub enum Verdict {
         /// For the event.
         reason: String,
     },
+    /// The task was killed, which is a failure: the policy is not asked.
+    Failed,
     /// The task is not restarted, which is a failure.
     NotRestarting {
         /// For the event.
@@ -103,6 +110,7 @@ impl Tracker {
     pub fn next(&mut self, end: End, now: Instant, jitter: f64) -> Verdict {
         match end {
             End::Killed => return Verdict::Killed,
+            End::Failed => return Verdict::Failed,
             End::RestartRequested => return Verdict::Restart { delay: Duration::ZERO, reason: String::new() },
             End::Exit(_) | End::StartError { .. } => {}
         }
@@ -126,7 +134,7 @@ impl Tracker {
         }
         if self.count <= self.policy.attempts {
             let delay = self.policy.delay + self.policy.delay.mul_f64(0.25 * jitter.clamp(0.0, 1.0));
-            return Verdict::Restart { delay, reason: "Restart within policy".to_owned() };
+            return Verdict::Restart { delay, reason: WITHIN_POLICY.to_owned() };
         }
         let RestartPolicy { attempts, interval, mode, .. } = self.policy;
         match mode {
@@ -161,7 +169,7 @@ mod tests {
     fn restarted_within_policy(verdict: &Verdict, jitter: f64) {
         let Verdict::Restart { delay, reason } = verdict else { panic!("{verdict:?}") };
         assert_eq!(*delay, Duration::from_secs_f64(1.0 + 0.25 * jitter));
-        assert_eq!(reason, "Restart within policy");
+        assert_eq!(reason, WITHIN_POLICY);
     }
 
     fn reason(verdict: Verdict) -> String {
@@ -232,6 +240,7 @@ mod tests {
     fn task_killed() {
         let mut tracker = Tracker::new(policy(RestartMode::Fail), true, Instant::now());
         assert_eq!(tracker.next(End::Killed, Instant::now(), 0.0), Verdict::Killed);
+        assert_eq!(tracker.next(End::Failed, Instant::now(), 0.0), Verdict::Failed);
     }
 
     #[test]

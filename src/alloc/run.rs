@@ -473,10 +473,11 @@ mod tests {
     use crate::alloc::ports::{HostNetworks, PortError, PortPool};
     use crate::alloc::supervise::AllocStatus;
     use crate::alloc::task::{Outcome, TaskErrorKind};
+    use crate::alloc::values::{ValuesFile, Variables};
     use crate::driver::DriverError;
     use crate::spec::{
-        Artifact, ArtifactMode, ChangeMode, EventKind, ExitResult, JobType, LifecycleHook, Network, Port, Pos,
-        RestartMode, RestartPolicy, Signal, Task, Template,
+        Artifact, ArtifactMode, ChangeMode, ChangeScript, EventKind, ExitResult, JobType, LifecycleHook, Network, Port,
+        Pos, RestartMode, RestartPolicy, Signal, Task, Template,
     };
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -736,8 +737,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_restart_that_works_is_no_failure() {
         let world = world(&[("web", &[Act::Lost(SECOND), Act::Exit(SECOND, 1), Act::Exit(SECOND, 0)])]);
-        let (result, _) = world.run(fake::job(vec![restarting(3, "web")])).await;
+        let mut alloc = alloc(&world.machine, fake::job(vec![restarting(3, "web")]));
+        alloc.set_up().await.unwrap();
+        let (sender, _events) = mpsc::unbounded_channel();
+        let result = alloc.run(world.stop.subscribe(), sender).await;
         assert_eq!((result.status, failure(&result)), (AllocStatus::Complete, None));
+        assert!(has_event(&alloc.control(), EventKind::Restarting, "Task restarting in 1"));
+        assert_eq!(alloc.destroy().await.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -892,7 +898,67 @@ mod tests {
         assert_eq!(started.elapsed(), (1 + 3 + 2 + 7) * SECOND);
         assert_eq!(failure(&result), Some(("web", killed_by(Signal::KILL))));
         assert_eq!(world.log()[1], "stop web SIGTERM 7s");
-        assert!(events.contains(&"web: Waiting for shutdown delay".to_owned()));
+        let last = ["Killing", "Waiting for shutdown delay", "Terminated", "Killed"].map(str::to_owned);
+        assert!(events_of(&events, "web").ends_with(&last), "{events:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restart_is_no_kill_and_a_delay_that_has_begun_can_be_skipped() {
+        let world = world(&[("web", &[Act::UntilStopped(0)])]);
+        let web = Task { shutdown_delay: 60 * SECOND, ..task("web") };
+        let mut alloc = alloc(&world.machine, fake::job(vec![web]));
+        alloc.set_up().await.unwrap();
+        let control = alloc.control();
+        let (sender, mut heard) = mpsc::unbounded_channel::<AllocEvent>();
+        let orders = async {
+            control.settled().await;
+            let began = Instant::now();
+            control.restart(None).await.unwrap();
+            control.restart_all().await.unwrap();
+            assert!(began.elapsed() < SECOND, "without the delay");
+            control.stop(Stop::Gracefully);
+            until(|| has_event(&control, EventKind::WaitingForShutdownDelay, "")).await;
+            let skipped = Instant::now();
+            control.stop_without_delay();
+            skipped
+        };
+        let (result, skipped) = tokio::join!(alloc.run(world.stop.subscribe(), sender), orders);
+        assert!(failure(&result).is_none() && skipped.elapsed() < SECOND, "{result:?}");
+        assert_eq!(alloc.destroy().await.len(), 0);
+        let mut told = Vec::new();
+        while let Ok(AllocEvent { event, .. }) = heard.try_recv() {
+            if [EventKind::RestartSignaled, EventKind::Killing, EventKind::Killed].contains(&event.kind) {
+                told.push(event.message);
+            }
+        }
+        let expected = [
+            "User requested running tasks to restart",
+            "User requested all tasks to restart",
+            "Sent interrupt. Waiting 5s before force killing",
+            "Task successfully killed",
+        ];
+        assert_eq!(told, expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_can_skip_the_delays_of_group_and_task() {
+        let world = world(&[("web", &[Act::UntilStopped(0)])]);
+        let mut job = fake::job(vec![Task { shutdown_delay: 60 * SECOND, ..task("web") }]);
+        job.groups[0].shutdown_delay = 60 * SECOND;
+        let mut alloc = alloc(&world.machine, job);
+        alloc.set_up().await.unwrap();
+        let control = alloc.control();
+        let (sender, _events) = mpsc::unbounded_channel();
+        let orders = async {
+            control.settled().await;
+            control.stop_without_delay();
+            Instant::now()
+        };
+        let (_, stopped) = tokio::join!(alloc.run(world.stop.subscribe(), sender), orders);
+        assert!(stopped.elapsed() < SECOND);
+        let text = "Skipping shutdown_delay of 1m0s before killing the task.";
+        assert!(has_event(&control, EventKind::SkippingShutdownDelay, text));
+        assert_eq!(alloc.destroy().await.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -991,10 +1057,151 @@ mod tests {
         world.nothing_left();
     }
 
+    /// The variable `v` of an agent.
+    #[derive(Debug)]
+    struct Stored {
+        v: Mutex<String>,
+        changes: watch::Sender<u64>,
+    }
+
+    impl Variables for Stored {
+        fn read(&self, _: &str, _: &[String]) -> Result<serde_json::Map<String, serde_json::Value>, String> {
+            let v = self.v.lock().unwrap().clone();
+            Ok([("v".to_owned(), v.into())].into_iter().collect())
+        }
+
+        fn changes(&self) -> watch::Receiver<u64> {
+            self.changes.subscribe()
+        }
+    }
+
+    impl Stored {
+        /// Gives the machine of this world a variable.
+        fn of(world: &mut World) -> Arc<Stored> {
+            let stored = Arc::new(Stored { v: Mutex::new("one".to_owned()), changes: watch::Sender::default() });
+            let values = ValuesFile::default().with_variables(Arc::clone(&stored) as Arc<dyn Variables>);
+            Arc::get_mut(&mut world.machine).unwrap().values = values;
+            stored
+        }
+
+        fn set(&self, v: &str) {
+            v.clone_into(&mut self.v.lock().unwrap());
+            self.changes.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// A task whose templates show the variable, and do this when it changes.
+    fn following(task: Task, modes: &[ChangeMode]) -> Task {
+        let one = |(number, mode): (usize, &ChangeMode)| Template {
+            change_mode: mode.clone(),
+            ..template("{{ key \"v\" }}", &format!("local/x{number}"), false)
+        };
+        Task { templates: modes.iter().enumerate().map(one).collect(), ..task }
+    }
+
+    fn script(command: &str) -> ChangeMode {
+        let (command, timeout) = (command.to_owned(), 30 * SECOND);
+        ChangeMode::Script(ChangeScript {
+            command,
+            args: vec!["-x".to_owned()],
+            timeout,
+            fail_on_error: true,
+            run_on_first_render: false,
+        })
+    }
+
+    /// Waits until this is so; for ten minutes.
+    async fn until(is_so: impl Fn() -> bool) {
+        let waiting = async {
+            while !is_so() {
+                tokio::time::sleep(SECOND / 100).await;
+            }
+        };
+        tokio::time::timeout(600 * SECOND, waiting).await.expect("it is so in the end");
+    }
+
+    fn has_event(control: &Control, kind: EventKind, text: &str) -> bool {
+        control.tasks()[0].events.iter().any(|event| event.kind == kind && event.message.starts_with(text))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_changed_template_asks_for_is_done_although_the_job_is_updated_meanwhile() {
+        let mut world = world(&[("web", &[Act::UntilStopped(0)])]);
+        let stored = Stored::of(&mut world);
+        let job = fake::job(vec![following(task("web"), &[script("slow")])]);
+        let mut alloc = alloc(&world.machine, job.clone());
+        alloc.set_up().await.unwrap();
+        let control = alloc.control();
+        let (sender, _events) = mpsc::unbounded_channel();
+        let runs = || world.log().iter().filter(|line| *line == "exec web slow -x").count();
+        let orders = async {
+            control.settled().await;
+            stored.set("two");
+            until(|| runs() == 1).await;
+            control.update(&Arc::new(job));
+            let told = "Template successfully ran script slow with arguments: [-x]. Exit code: 0";
+            until(|| has_event(&control, EventKind::HookMessage, told)).await;
+            control.stop(Stop::Gracefully);
+        };
+        let (result, ()) = tokio::join!(alloc.run(world.stop.subscribe(), sender), orders);
+        assert_eq!((failure(&result), runs()), (None, 2));
+        assert_eq!(alloc.destroy().await.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn templates_that_change_together_send_a_signal_once_and_before_scripts() {
+        let mut world = world(&[("web", &[Act::UntilStopped(0)])]);
+        let stored = Stored::of(&mut world);
+        let (term, stop) = (ChangeMode::Signal(Signal::TERM), world.stop.clone());
+        let modes = [script("good"), term.clone(), ChangeMode::Noop, term];
+        let mut alloc = alloc(&world.machine, fake::job(vec![following(task("web"), &modes)]));
+        alloc.set_up().await.unwrap();
+        let control = alloc.control();
+        let (sender, _events) = mpsc::unbounded_channel();
+        let orders = async {
+            control.settled().await;
+            stored.set("two");
+            until(|| has_event(&control, EventKind::HookMessage, "")).await;
+            stop.send_replace(Stop::Gracefully);
+        };
+        tokio::join!(alloc.run(world.stop.subscribe(), sender), orders);
+        assert_eq!(world.log()[1..3], ["signal web SIGTERM", "exec web good -x"].map(str::to_owned));
+        assert_eq!(alloc.destroy().await.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_cannot_be_told_of_a_changed_template_fails_for_good() {
+        for (mode, text) in [
+            (script("bad"), "Template script failed, task is being killed"),
+            (ChangeMode::Signal(Signal::STOP), "Template failed to send signals [SIGSTOP]: not this one"),
+        ] {
+            let mut world = world(&[("web", &[Act::UntilStopped(0)])]);
+            let stored = Stored::of(&mut world);
+            let mut alloc = alloc(&world.machine, fake::job(vec![following(restarting(3, "web"), &[mode])]));
+            alloc.set_up().await.unwrap();
+            let control = alloc.control();
+            let (sender, _events) = mpsc::unbounded_channel();
+            let orders = async {
+                control.settled().await;
+                stored.set("two");
+            };
+            let (result, ()) = tokio::join!(alloc.run(world.stop.subscribe(), sender), orders);
+            let Some(("web", Outcome::Error(error))) = failure(&result) else { panic!("{result:?}") };
+            assert!(error.message.contains("changed template"), "{}", error.message);
+            assert_eq!(world.log().iter().filter(|line| *line == "start web").count(), 1, "{:?}", world.log());
+            assert!(has_event(&control, EventKind::Killing, text) && has_event(&control, EventKind::Killed, ""));
+            assert_eq!(alloc.destroy().await.len(), 0);
+        }
+    }
+
     #[tokio::test]
     async fn a_template_that_escapes_or_calls_what_is_not_there_fails_the_task_and_names_itself() {
         for (data, destination, expected) in [
-            ("x", "local/../../etc/x", "job.hcl:12: template \"local/../../etc/x\" cannot be written"),
+            (
+                "x",
+                "local/../../etc/x",
+                "job.hcl:12: template \"local/../../etc/x\" cannot be written: template destination path escapes alloc directory",
+            ),
             (
                 "\n{{ kez \"x\" }}",
                 "local/x",
@@ -1006,9 +1213,24 @@ mod tests {
             let (result, events) = world.run(fake::job(vec![web])).await;
             let Some((_, Outcome::Error(error))) = failure(&result) else { panic!("{result:?}") };
             assert!(error.message.starts_with(expected), "{}", error.message);
-            assert!(events.contains(&"web: Setup Failure".to_owned()));
+            assert!(events.contains(&"web: Task hook failed".to_owned()));
             assert_eq!(world.log(), [""; 0]);
         }
+    }
+
+    #[tokio::test]
+    async fn the_payload_of_a_dispatched_job_may_be_a_program() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let world = world(&[("web", &[Act::Exit(Duration::ZERO, 0)])]);
+        let web = Task { dispatch_payload: Some("in".to_owned()), ..task("web") };
+        let mut alloc = alloc(&world.machine, fake::job(vec![web])).with_payload(b"#!/bin/sh\n");
+        alloc.set_up().await.unwrap();
+        let (sender, _events) = mpsc::unbounded_channel();
+        alloc.run(world.stop.subscribe(), sender).await;
+        let file = alloc.dir().join("web/local/in");
+        assert_eq!(std::fs::read(&file).unwrap(), b"#!/bin/sh\n");
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o755);
+        assert_eq!(alloc.destroy().await.len(), 0);
     }
 
     #[test]

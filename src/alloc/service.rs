@@ -15,6 +15,7 @@ use super::check::{Grpc, Http, Inside, Pace, Probe, Target, Trial, Way};
 use super::control::{Control, timestamp};
 use super::dir::AllocDir;
 use super::env::{Source, TaskEnv};
+use super::error::SetupError;
 use super::place::Place;
 use super::ports::AllocPort;
 use super::service_registry::{CheckReport, Registration, Services};
@@ -120,6 +121,24 @@ impl Offers {
             of_group: Mutex::default(),
             is_over: watch::Sender::new(group.services.is_empty() || group.tasks.is_empty()),
         })
+    }
+
+    /// Checks the names of a task's services, once their references are replaced.
+    ///
+    /// # Errors
+    /// [`SetupError::Service`] for the first one that is not the name of a service.
+    pub(super) fn check_names(&self, task: &Task, env: &TaskEnv) -> Result<(), SetupError> {
+        if task.services.is_empty() {
+            return Ok(());
+        }
+        let owner = Owner { task: Some((0, task.name.clone())), env: env.clone(), driver: None };
+        for Service { name, pos, .. } in &task.services {
+            let name = self.said(&owner, name);
+            if !Service::is_name(&name) {
+                return Err(SetupError::Service { pos: pos.clone(), name });
+            }
+        }
+        Ok(())
     }
 
     /// Registers the services of a running task, in the current version of its job. Returns what is wrong with them.
@@ -305,8 +324,7 @@ impl Offers {
     fn registration(&self, owner: &Owner, service: &Service) -> Result<Registration, String> {
         let said = |text: &String| self.said(owner, text);
         let name = said(&service.name);
-        let is_sayable = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        if name.is_empty() || name.len() > 63 || !name.chars().all(is_sayable) {
+        if !Service::is_name(&name) {
             return Err(format!(
                 "{name:?} cannot be the name of a service: use letters, digits and dashes, 63 at most"
             ));
@@ -320,13 +338,14 @@ impl Offers {
         let of = task.clone().unwrap_or_else(|| format!("group-{}", self.common.task_group));
         let id = format!("_nomad-task-{}-{of}-{name}-{port}", self.common.alloc_id);
         let values =
-            |map: &BTreeMap<String, String>| map.iter().map(|(key, value)| (key.clone(), said(value))).into_map();
+            |map: &BTreeMap<String, String>| map.iter().map(|(key, value)| (said(key), said(value))).into_map();
         let report = |(number, check): (usize, &Check)| CheckReport {
             id: format!("{id}-{number}"),
             name: said(&check.name),
             kind: check.kind.as_str().to_owned(),
             on_update: check.on_update.as_str().to_owned(),
             status: pace(check).initial,
+            output: "nomad: waiting to run".to_owned(),
             ..CheckReport::default()
         };
         let mut registration = Registration {
@@ -462,7 +481,7 @@ impl Offers {
                     server_name: said(&http.tls_server_name),
                     path: said(&http.path),
                     method: said(&http.method),
-                    headers: pairs.map(|(name, value)| (name.clone(), said(value))).collect(),
+                    headers: pairs.map(|(name, value)| (said(name), said(value))).collect(),
                     body: said(&http.body),
                 };
                 Probe::Http(self.target(owner, service, check)?, http)

@@ -28,12 +28,14 @@ pub(super) struct Setup {
     pub(super) cancel: Arc<AtomicBool>,
     /// The environment without the variables of templates.
     pub(super) bare_env: TaskEnv,
-    /// How many artifacts are fetched: those before one that failed are not fetched again.
-    pub(super) fetched: usize,
+    /// The numbers of the artifacts that are fetched: another attempt fetches the others.
+    pub(super) fetched: Vec<usize>,
     /// The rendered templates.
     pub(super) files: Arc<Files>,
     /// The rendered templates, for the record.
     pub(super) rendered: Rendered,
+    /// The templates that have changed while the task runs, and whose `change_mode` is still to be performed.
+    pub(super) pending: Vec<usize>,
     /// They were rendered for the next start: scripts that run on the first rendering are to run.
     pub(super) is_first_render: bool,
     /// Until then services that templates read may be missing, because the processes that register them were killed and have to

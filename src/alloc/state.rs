@@ -51,6 +51,8 @@ pub(super) enum Why {
     Restart,
     /// A check requested a restart, which counts.
     Unhealthy,
+    /// What a change of its templates asks for could not be done: it fails, whatever its restart policy says.
+    Failed,
 }
 
 /// The current state of a task.
@@ -84,8 +86,8 @@ pub(super) struct State {
     pub(super) counted: Counted,
     /// The names of the steps before a start that are done.
     pub(super) done: Vec<String>,
-    /// How many of its artifacts are fetched.
-    pub(super) fetched: usize,
+    /// The numbers of its artifacts that are fetched.
+    pub(super) fetched_artifacts: Vec<usize>,
     /// The rendered templates.
     pub(super) rendered: Rendered,
     /// Its reserved cores.
@@ -127,7 +129,7 @@ impl State {
             // The group's start begins again, and so do the tasks that wait for it.
             self.starts = 0;
             self.done.clear();
-            self.fetched = 0;
+            self.fetched_artifacts.clear();
             self.rendered = Rendered::default();
         }
     }
@@ -219,7 +221,7 @@ mod tests {
             driver_id: Some("x".to_owned()),
             handle: Some(Started::default()),
             done: vec!["task_dir".to_owned()],
-            fetched: 1,
+            fetched_artifacts: vec![1],
             ..State::default()
         };
         let mut state = running.clone();

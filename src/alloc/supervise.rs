@@ -211,7 +211,11 @@ impl Supervisor {
             let shared = Arc::clone(&self.shared);
             let delay_over = async {
                 match kill_at {
-                    Some(at) => tokio::time::sleep_until(at).await,
+                    Some(at) => tokio::select! {
+                        biased;
+                        () = shared.control.delay_skipped() => {}
+                        () = tokio::time::sleep_until(at) => {}
+                    },
                     None => std::future::pending().await,
                 }
                 shared.offers.withdrawn().await;
@@ -275,7 +279,7 @@ impl Supervisor {
                 stop.send_replace(Stop::Now);
             }
         } else if let Some(ending) = &mut self.ending
-            && ending.kill_at <= Instant::now()
+            && (ending.kill_at <= Instant::now() || self.shared.control.skips_delay())
             && self.shared.offers.is_withdrawn()
         {
             ending.killing = true;
@@ -288,7 +292,14 @@ impl Supervisor {
     /// Records that all tasks are to be restarted.
     fn order_all(&mut self) {
         self.anew = true;
-        (0..self.members.len()).for_each(|number| self.shared.control.task(number).update(|state| state.anew = true));
+        for (number, (name, member)) in self.names.iter().zip(&self.members).enumerate() {
+            self.shared.control.task(number).update(|state| state.anew = true);
+            if member.state != TaskState::Pending {
+                let reason = "User requested all tasks to restart";
+                let details = [("restart_reason", reason.to_owned())];
+                self.shared.event(name, EventKind::RestartSignaled, reason, &details);
+            }
+        }
         self.shared.save();
     }
 

@@ -25,7 +25,7 @@ use super::place::keeper;
 use super::ports::AllocPort;
 use super::prestart;
 use super::record::{Handle, RecordError};
-use super::restart::{End, Tracker, Verdict, restarts_on_success};
+use super::restart::{End, Tracker, Verdict, WITHIN_POLICY, restarts_on_success};
 use super::service::Offered;
 use super::setup::Setup;
 use super::shared::{Shared, leaving, random, stop_at_least};
@@ -117,7 +117,8 @@ pub(super) struct TaskRunner {
 
 /// Requests for a running task.
 pub(super) struct Wishes {
-    restarts: watch::Receiver<u64>,
+    /// The reason, in Nomad's words.
+    restarts: watch::Receiver<&'static str>,
     /// The reason.
     unhealthy: watch::Receiver<String>,
 }
@@ -129,6 +130,8 @@ pub(super) enum Attempt {
     /// Its owner exits; the task goes on, or the next owner starts it.
     Left,
     Failed(TaskError, bool),
+    /// An earlier process had started it, and its driver cannot find it again. Nothing of it runs.
+    Lost,
     Ended {
         result: Result<ExitResult, TaskError>,
         why: Why,
@@ -218,6 +221,11 @@ impl TaskRunner {
             let end = match attempt {
                 Attempt::Left => return false,
                 Attempt::Abandoned => End::Killed,
+                // As with Nomad, it is started at once: the restart policy is not asked, and does not count it.
+                Attempt::Lost => {
+                    self.state(TaskState::Pending);
+                    continue;
+                }
                 Attempt::Failed(error, recoverable) => {
                     result.outcome = Outcome::Error(error);
                     End::StartError { recoverable }
@@ -231,12 +239,12 @@ impl TaskRunner {
                         _ if why == Why::Stopped => End::Killed,
                         // It counts as a failure even if the task exited successfully.
                         _ if why == Why::Unhealthy => {
-                            if matches!(&result.outcome, Outcome::Exited(exit) if exit.successful()) {
-                                let (kind, message) =
-                                    (TaskErrorKind::Other, format!("task {:?} is unhealthy", self.task.name));
-                                result.outcome = Outcome::Error(TaskError { kind, message });
-                            }
+                            self.not_a_success(result, "is unhealthy");
                             End::StartError { recoverable: gone }
+                        }
+                        _ if why == Why::Failed => {
+                            self.not_a_success(result, "was killed: it could not be told of a changed template");
+                            End::Failed
                         }
                         // It may still run; a second instance would use the same ports and files.
                         Err(_) if why == Why::Restart && !gone => End::StartError { recoverable: false },
@@ -261,6 +269,14 @@ impl TaskRunner {
         }
     }
 
+    /// The task was killed for a failure, which it did not notice itself.
+    fn not_a_success(&self, result: &mut TaskResult, why: &str) {
+        if matches!(&result.outcome, Outcome::Exited(exit) if exit.successful()) {
+            let (kind, message) = (TaskErrorKind::Other, format!("task {:?} {why}", self.task.name));
+            result.outcome = Outcome::Error(TaskError { kind, message });
+        }
+    }
+
     /// What the steps before a start work on.
     fn setup(&self) -> Setup {
         Setup {
@@ -272,9 +288,10 @@ impl TaskRunner {
             mounts: Vec::new(),
             cancel: Arc::default(),
             bare_env: self.env.clone(),
-            fetched: 0,
+            fetched: Vec::new(),
             files: Arc::default(),
             rendered: Rendered::default(),
+            pending: Vec::new(),
             is_first_render: false,
             services_return_by: None,
             stop: self.stop.clone(),
@@ -290,6 +307,10 @@ impl TaskRunner {
                 false
             }
             Verdict::Terminated { .. } => false,
+            Verdict::Failed => {
+                result.failed = true;
+                false
+            }
             Verdict::NotRestarting { reason } => {
                 result.failed = true;
                 let details = [("restart_reason", reason.clone()), ("fails_task", "true".to_owned())];
@@ -297,8 +318,10 @@ impl TaskRunner {
                 false
             }
             Verdict::Restart { delay, reason } => {
-                let separator = if reason.is_empty() { "" } else { " - " };
-                let message = format!("{reason}{separator}Task restarting in {}", go_duration(delay));
+                let message = match reason.as_str() {
+                    "" | WITHIN_POLICY => format!("Task restarting in {}", go_duration(delay)),
+                    why => format!("{why} - Task restarting in {}", go_duration(delay)),
+                };
                 let details = [("restart_reason", reason), ("start_delay", delay.as_nanos().to_string())];
                 self.event(EventKind::Restarting, message, &details);
                 self.control().update(|state| {
@@ -328,10 +351,12 @@ impl TaskRunner {
     }
 
     async fn attempt(&mut self, steps: &mut Stack<Setup>, setup: &mut Setup, leftovers: &mut Vec<String>) -> Attempt {
+        // It begins with the files as they are now.
+        setup.pending.clear();
         let made = self.set_up(steps, setup).await;
         self.control().update(|state| {
             state.done = steps.done();
-            state.fetched = setup.fetched;
+            state.fetched_artifacts.clone_from(&setup.fetched);
             state.rendered.clone_from(&setup.rendered);
         });
         if self.is_leaving() {
@@ -342,13 +367,14 @@ impl TaskRunner {
                 return Attempt::Abandoned;
             }
             let message = chain(&error);
-            let (kind, key, recoverable) = match error {
-                SetupError::Artifact { recoverable, .. } => {
-                    (EventKind::FailedArtifactDownload, "download_error", recoverable)
-                }
-                _ => (EventKind::SetupFailure, "setup_error", false),
-            };
-            self.event(kind, format!("{name}: {message}"), &[(key, message.clone())]);
+            // As with Nomad, whatever its reason is: the server may have another answer the next time.
+            let recoverable = matches!(error, SetupError::Artifact { .. });
+            if recoverable {
+                self.event(EventKind::FailedArtifactDownload, &message, &[("download_error", message.clone())]);
+            } else {
+                let said = format!("{name}: {message}");
+                self.event(EventKind::HookFailed, &said, &[("message", said.clone())]);
+            }
             return Attempt::Failed(TaskError { kind: TaskErrorKind::Other, message }, recoverable);
         }
         if self.is_stopping() {
@@ -451,7 +477,9 @@ impl TaskRunner {
                         _ = updates.changed() => self.offer(setup, network.as_ref()).await,
                         // The sender lives in the allocation's control.
                         _ = restarts.changed() => {
-                            self.event(EventKind::RestartSignaled, "User requested task to restart", &[]);
+                            let reason = *restarts.borrow();
+                            let details = [("restart_reason", reason.to_owned())];
+                            self.event(EventKind::RestartSignaled, reason, &details);
                             return Ok(Why::Restart);
                         }
                         _ = unhealthy.changed() => {
@@ -459,9 +487,10 @@ impl TaskRunner {
                             self.event(EventKind::RestartSignaled, &reason, &[("restart_reason", reason.clone())]);
                             return Ok(Why::Unhealthy);
                         }
-                        fails = self.follow_templates(&config.id, setup) => {
-                            if fails {
-                                return Ok(Why::Itself);
+                        failed = self.follow_templates(&config.id, setup) => {
+                            if let Some(reason) = failed {
+                                self.event(EventKind::Killing, reason, &[("fails_task", "true".to_owned())]);
+                                return Ok(Why::Failed);
                             }
                             self.event(EventKind::RestartSignaled, "Template with change_mode restart re-rendered", &[]);
                             return Ok(Why::Restart);
@@ -484,8 +513,8 @@ impl TaskRunner {
                 self.control().update(|state| state.ordered = Some(why));
                 self.shared.save();
             }
-            let ended = self.kill(&config.id, &mut wait).await;
-            (ended, if self.is_stopping() { Why::Stopped } else { why })
+            let ended = self.kill(&config.id, why, &mut wait).await;
+            (ended, if self.is_stopping() && why != Why::Failed { Why::Stopped } else { why })
         };
         let ended = tokio::select! {
             biased;
@@ -513,7 +542,7 @@ impl TaskRunner {
                 self.event(EventKind::DriverFailure, &error.message, &[("driver_error", error.message.clone())]);
             }
         }
-        if why == Why::Stopped {
+        if matches!(why, Why::Stopped | Why::Failed) && !self.is_for_restart(why) {
             self.event(EventKind::Killed, "Task successfully killed", &[]);
         }
         let gone = self.destroy(&config.id, leftovers).await;

@@ -231,7 +231,7 @@ impl Renderer {
         let Some(source) = &block.source else { return Ok(block.data.clone().into_bytes()) };
         let path = self.env.interpolate(source);
         let (pos, source) = (block.pos.clone(), self.read(&path));
-        source.map_err(|source| SetupError::TemplateSource { pos, path, source })
+        source.map_err(|source| SetupError::TemplateSource { pos, path, source: escapes("source", source) })
     }
 
     /// The files that these templates rendered earlier and that still exist unchanged, by index: those for which `is_known` is
@@ -258,7 +258,7 @@ impl Renderer {
             self.write_one(block, &destination, bytes).map_err(|source| SetupError::TemplateFile {
                 pos: block.pos.clone(),
                 destination: destination.clone(),
-                source,
+                source: escapes("destination", source),
             })?;
             written.push(*number);
         }
@@ -268,6 +268,14 @@ impl Renderer {
     fn write_one(&self, block: &Block, destination: &str, bytes: &[u8]) -> io::Result<()> {
         write_file(&self.dir, &self.task, destination, block.perms, (block.uid, block.gid), bytes)
     }
+}
+
+/// Says in Nomad's words that a path of a template leads out of the allocation's directory, if that is the error.
+fn escapes(which: &str, error: io::Error) -> io::Error {
+    if error.raw_os_error() == Some(libc::EXDEV) {
+        return io::Error::other(format!("template {which} path escapes alloc directory"));
+    }
+    error
 }
 
 /// Writes a file below the task's directory or the shared one, atomically.

@@ -3,6 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+/// So many names are shown of a list.
+const MOST_NAMES: usize = 3;
+
 /// A duration as Go prints it: `1h0m5s`, `1.5s`, `250ms`, `0s`.
 #[must_use]
 pub fn go_duration(duration: Duration) -> String {
@@ -36,6 +39,15 @@ pub fn go_duration(duration: Duration) -> String {
     }
 }
 
+/// The names of what is missing, as Nomad shows them: three, and how many more there are.
+pub(super) fn some_of(names: &[String]) -> String {
+    let shown = names.get(..MOST_NAMES).unwrap_or(names).join(", ");
+    match names.len().saturating_sub(MOST_NAMES) {
+        0 => shown,
+        more => format!("{shown}, and {more} more"),
+    }
+}
+
 /// Hexadecimal, two digits for each byte.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
@@ -47,6 +59,14 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn three_names_of_many_are_shown() {
+        let names = |count: usize| (1..=count).map(|number| format!("n{number}")).collect::<Vec<_>>();
+        for (count, expected) in [(0, ""), (1, "n1"), (3, "n1, n2, n3"), (5, "n1, n2, n3, and 2 more")] {
+            assert_eq!(some_of(&names(count)), expected);
+        }
+    }
 
     #[test]
     fn durations_read_as_go_prints_them() {

@@ -41,6 +41,7 @@ use crate::spec::{ArtifactMode, Source};
 pub use http::tls_client;
 pub use launch::{Fetched, Order, Staging, Surroundings, certificates};
 pub use place::Target;
+pub(crate) use place::give_destination;
 
 /// The limits of an artifact. The first three are the defaults of a Nomad client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -71,10 +71,30 @@ impl Fetched<'_> {
                     return Err(FetchError::lasting(text));
                 }
             };
-            return moving.file(&above, name, &to).map_err(|error| moving.failed(&to, &error));
+            moving.file(&above, name, &to).map_err(|error| moving.failed(&to, &error))?;
+            // Then it is the directory of the file.
+            return if to == target.below { Ok(()) } else { moving.give_destination() };
         }
-        moving.tree(&above, name)
+        moving.tree(&above, name)?;
+        moving.give_destination()
     }
+}
+
+/// Gives the directory `below`, a destination, to a user, also if it was there before, unless another user owns it: as with Nomad,
+/// the user may write where its artifact is.
+///
+/// # Errors
+/// What the calls say; ELOOP for a symlink.
+pub(crate) fn give_destination(top: &Root, below: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
+    // The task's directory itself, and the shared one, stay as they are.
+    if below.as_os_str().is_empty() {
+        return Ok(());
+    }
+    let dir = top.open_beneath(below, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    if rustix::fs::fstat(&dir)?.st_uid != rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    Ok(rustix::fs::fchown(&dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?)
 }
 
 fn split(path: &Path) -> io::Result<(&Path, &OsStr)> {
@@ -94,6 +114,11 @@ impl Moving<'_> {
     fn failed(&self, path: &Path, error: &io::Error) -> FetchError {
         let _ = self;
         FetchError::lasting(format!("cannot put {} into its place: {error}", path.display()))
+    }
+
+    fn give_destination(&self) -> Result<(), FetchError> {
+        let Target { top, below, owner: Some(owner), .. } = self.target else { return Ok(()) };
+        give_destination(top, below, *owner).map_err(|error| self.failed(below, &error))
     }
 
     fn tree(&mut self, above: &Root, name: &OsStr) -> Result<(), FetchError> {

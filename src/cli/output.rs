@@ -103,8 +103,13 @@ impl Style {
 }
 
 fn is_trouble(kind: EventKind) -> bool {
-    use EventKind::{DriverFailure, FailedArtifactDownload, NotRestarting, SetupFailure, SiblingTaskFailed};
-    matches!(kind, DriverFailure | FailedArtifactDownload | NotRestarting | SetupFailure | SiblingTaskFailed)
+    use EventKind::{
+        DriverFailure, FailedArtifactDownload, HookFailed, NotRestarting, SetupFailure, SiblingTaskFailed,
+    };
+    matches!(
+        kind,
+        DriverFailure | FailedArtifactDownload | HookFailed | NotRestarting | SetupFailure | SiblingTaskFailed
+    )
 }
 
 fn timestamp(time: SystemTime) -> String {

@@ -103,6 +103,24 @@ impl Drop for ExternalDriver {
     }
 }
 
+/// Why the tasks of a driver with these capabilities cannot have here what a Nomad agent gives them.
+fn unfit(capabilities: &Capabilities) -> Option<&'static str> {
+    match capabilities.fs_isolation {
+        FsIsolation::Chroot => Some(
+            "it wants a copy of the host's programs in the directory of each task, which only a Nomad agent makes; use the driver \
+             \"exec\" for tasks with a root of their own",
+        ),
+        FsIsolation::Unveil => Some(
+            "its tasks see the host through a filter of paths, for which only a Nomad agent mounts their directories; use the \
+             driver \"exec\" with its key unveil",
+        ),
+        FsIsolation::None | FsIsolation::Image if capabilities.dynamic_workload_users => Some(
+            "it wants a user of its own for each task, which only a Nomad agent allocates; use the driver \"exec\"",
+        ),
+        FsIsolation::None | FsIsolation::Image => None,
+    }
+}
+
 impl ExternalDriver {
     /// Starts a plugin whose configuration was checked. With `outlives` the readers of its tasks' output outlive this process,
     /// and the next process recovers the tasks; the plugin itself ends with this process in both cases.
@@ -123,10 +141,8 @@ impl ExternalDriver {
         let instance = found.start(&config, &node, &log).await?;
         let first = Arc::clone(instance.driver());
         let (name, version) = (first.name().to_owned(), first.version().to_owned());
-        if first.capabilities().fs_isolation == FsIsolation::Chroot {
+        if let Some(reason) = unfit(&first.capabilities()) {
             instance.end().await;
-            let reason = "it wants a copy of the host's programs in the directory of each task, which only a Nomad agent makes; \
-                          use the driver \"exec\" for tasks with a root of their own";
             return Err(CatalogError::Unfit { name, reason: reason.to_owned() });
         }
         let kept = found.keep(instance, config, node, log);
@@ -559,5 +575,26 @@ impl Driver for ExternalDriver {
 impl ExecTaskStreamingRaw for ExternalDriver {
     async fn exec_task_streaming(&self, id: &str, requests: ExecRequests) -> Result<ExecResponses, DriverError> {
         self.present().await?.exec_task_streaming(id, requests).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drivers_that_need_a_nomad_agent_are_refused() {
+        let why = |fs_isolation, dynamic_workload_users| {
+            unfit(&Capabilities { fs_isolation, dynamic_workload_users, ..Capabilities::default() })
+        };
+        assert_eq!((why(FsIsolation::None, false), why(FsIsolation::Image, false)), (None, None));
+        for (isolation, has_users) in [
+            (FsIsolation::None, true),
+            (FsIsolation::Image, true),
+            (FsIsolation::Unveil, false),
+            (FsIsolation::Chroot, false),
+        ] {
+            assert!(why(isolation, has_users).is_some_and(|why| why.contains("only a Nomad agent")), "{isolation:?}");
+        }
     }
 }

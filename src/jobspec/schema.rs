@@ -576,7 +576,7 @@ pub(super) static RESOURCES: Schema = Schema {
         key("iops", Number, NoEffect),
         key("memory", Number, Taken),
         key("memory_max", Number, Taken),
-        key("secrets", Number, NoEffect),
+        key("secrets", Number, Taken),
     ],
     blocks: &[
         block("device", 1, Many, Refused("remove it"), &DEVICE),

@@ -32,7 +32,7 @@ fn service(owner: &Section<'_>, block: &Expanded<'_>, default: &str) -> Service 
     let section = Section::open(format!("service of {}", owner.name), block, &SERVICE, owner.sink);
     let given = section.string("name").filter(|name| !name.is_empty());
     let name = given.unwrap_or_else(|| default.to_owned());
-    if !name.contains("${") && !is_name(&name) {
+    if !name.contains("${") && !Service::is_name(&name) {
         let message = format!(
             "\"{name}\" cannot be the name of a service: use letters, digits and dashes, 63 at most; give {} another name",
             section.name
@@ -83,14 +83,6 @@ fn service(owner: &Section<'_>, block: &Expanded<'_>, default: &str) -> Service 
         name,
         port,
     }
-}
-
-/// As Nomad's registry takes them (RFC 1123).
-fn is_name(name: &str) -> bool {
-    (1..=63).contains(&name.len())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
-        && !name.starts_with('-')
-        && !name.ends_with('-')
 }
 
 fn address_mode(section: &Section<'_>) -> Option<AddressMode> {

@@ -85,7 +85,7 @@ pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sin
 }
 
 fn limits(section: Option<&Section<'_>>) -> TaskResources {
-    let mut out = TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 300, memory_max_mib: 0 };
+    let mut out = TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 300, memory_max_mib: 0, secrets_mib: 0 };
     let Some(section) = section else { return out };
     out.cpu_mhz = section.int("cpu", 1).unwrap_or(out.cpu_mhz);
     out.cores = section.int("cores", 0).unwrap_or(0);
@@ -101,6 +101,11 @@ fn limits(section: Option<&Section<'_>>) -> TaskResources {
             section.name, out.memory_mib
         );
         section.error(section.pos_of("memory_max"), message);
+    }
+    out.secrets_mib = section.int("secrets", 0).unwrap_or(0);
+    if i64::from(out.secrets_mib) > out.memory_mib {
+        let message = format!("\"secrets\" in {} must be at most memory ({} MiB)", section.name, out.memory_mib);
+        section.error(section.pos_of("secrets"), message);
     }
     out
 }

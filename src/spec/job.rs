@@ -270,6 +270,9 @@ pub struct TaskResources {
     pub memory_mib: i64,
     /// Memory that may be used when there is some, in MiB; 0 none, -1 unlimited.
     pub memory_max_mib: i64,
+    /// The size of the file system for its secrets, in MiB, beside its memory; 0 is the default.
+    #[serde(default)]
+    pub secrets_mib: u32,
 }
 
 /// A task's `logs`.

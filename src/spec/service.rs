@@ -131,6 +131,16 @@ pub enum CheckKind {
     Script(ScriptCheck),
 }
 
+impl Service {
+    /// Whether a service can have this name (RFC 1123).
+    pub(crate) fn is_name(name: &str) -> bool {
+        (1..=63).contains(&name.len())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+            && !name.starts_with('-')
+            && !name.ends_with('-')
+    }
+}
+
 impl CheckKind {
     /// Nomad's word.
     #[must_use]

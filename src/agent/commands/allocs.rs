@@ -20,6 +20,7 @@ impl Commands {
         let id = id.to_owned();
         let made = self.change(move |core, change| {
             let mut alloc = alloc(change, &id)?;
+            let waits = no_shutdown_delay && alloc.is_ending();
             let job = change.job(&key(&alloc.namespace, &alloc.job_id))?;
             alloc.desired_transition.migrate = Some(true);
             // Set in every case, as in Nomad.
@@ -40,16 +41,25 @@ impl Commands {
                     )
                 },
             };
-            Ok(put_eval(change, eval)?)
+            let waiting: Vec<String> = waits.then_some(id).into_iter().collect();
+            Ok((put_eval(change, eval)?, waiting))
         });
-        let (index, eval) = made.await?;
+        let (index, (eval, waiting)) = made.await?;
         self.decide(&eval);
+        self.hurry(waiting).await;
         Ok(Evaluated {
             eval_create_index: eval.create_index,
             job_modify_index: eval.job_modify_index,
             eval_id: eval.id,
             index,
         })
+    }
+
+    /// Ends the shutdown delays of allocations that are being stopped already; no evaluation stops them again.
+    pub(super) async fn hurry(&self, waiting: Vec<String>) {
+        for id in waiting {
+            self.core.engine.stop(&id, true).await;
+        }
     }
 
     /// Removes the remains of an ended allocation: its directory with its logs.

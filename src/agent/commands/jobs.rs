@@ -31,9 +31,11 @@ impl Commands {
         let key = key.clone();
         let made = self.change(move |core, change| {
             let old = job(change, &key)?;
+            let mut waiting = Vec::new();
             if how.no_shutdown_delay {
                 for mut alloc in change.allocs_of_job(&key)? {
-                    if !alloc.is_terminal() {
+                    if !alloc.client_status.is_terminal() {
+                        waiting.extend(alloc.is_ending().then(|| alloc.id.clone()));
                         alloc.desired_transition.no_shutdown_delay = Some(true);
                         change.put_alloc(alloc)?;
                     }
@@ -56,12 +58,13 @@ impl Commands {
                 eval.priority = how.eval_priority;
             }
             let eval = if is_idle { None } else { Some(put_eval(change, eval)?) };
-            Ok((stopped, eval))
+            Ok((stopped, eval, waiting))
         });
-        let (index, (stopped, eval)) = made.await?;
+        let (index, (stopped, eval, waiting)) = made.await?;
         if let Some(eval) = &eval {
             self.decide(eval);
         }
+        self.hurry(waiting).await;
         self.core.periodic.notify_one();
         Ok(evaluated(index, eval.as_ref(), &stopped))
     }

@@ -359,6 +359,11 @@ impl Allocation {
         number.unwrap_or(0)
     }
 
+    /// Is being stopped, and has not ended yet.
+    pub(crate) fn is_ending(&self) -> bool {
+        !self.client_status.is_terminal() && self.desired_status != DesiredStatus::Run
+    }
+
     /// Neither runs any more nor is wanted to.
     #[must_use]
     pub fn is_terminal(&self) -> bool {

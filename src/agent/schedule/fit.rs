@@ -189,7 +189,8 @@ impl<'a> Usage<'a> {
             let has = AllocatedTask {
                 cpu_shares: if wants > 0 { of_cores } else { task.resources.cpu_mhz },
                 reserved_cores: cores,
-                memory_mb: task.resources.memory_mib,
+                // Secrets lie in memory.
+                memory_mb: task.resources.memory_mib + i64::from(task.resources.secrets_mib),
                 memory_max_mb: task.resources.memory_max_mib,
                 lifecycle: task.lifecycle,
             };

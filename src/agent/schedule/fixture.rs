@@ -69,7 +69,7 @@ pub(super) fn task(name: &str) -> Task {
         config: DriverConfig::default(),
         env: BTreeMap::new(),
         user: String::new(),
-        resources: TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 100, memory_max_mib: 0 },
+        resources: TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 100, memory_max_mib: 0, secrets_mib: 0 },
         network: None,
         logs: LogConfig { max_files: 10, max_file_size_mib: 10, disabled: false, keeping: LogKeeping::default() },
         kill_signal: None,

@@ -57,7 +57,7 @@ impl Probe {
         let trying = async {
             match self {
                 Probe::Tcp(target) => match target.connect().await {
-                    Ok(_) => found(CheckStatus::Passing, format!("TCP connect {target}: success")),
+                    Ok(_) => found(CheckStatus::Passing, format!("nomad: tcp ok: {target}")),
                     Err(error) => failed(&format!("TCP connect {target}: {error}")),
                 },
                 Probe::Http(target, http) => http.ask(target).await,
@@ -268,7 +268,7 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let tcp = Probe::Tcp(here(port));
         let (status, output, _) = tcp.try_once(Duration::from_secs(30), &nowhere()).await;
-        assert_eq!((status, output), (Passing, format!("TCP connect 127.0.0.1:{port}: success")));
+        assert_eq!((status, output), (Passing, format!("nomad: tcp ok: 127.0.0.1:{port}")));
         // The server accepts and never answers.
         let http = Probe::Http(here(port), http::tests::get("/"));
         let (status, output, _) = http.try_once(Duration::from_millis(50), &nowhere()).await;

@@ -34,7 +34,7 @@ pub struct TaskNow {
     pub last_restart: Option<SystemTime>,
     /// When it was last started.
     pub started_at: Option<SystemTime>,
-    /// When its process last ended.
+    /// When its last process ended, if it will not run again.
     pub finished_at: Option<SystemTime>,
     /// How its process last ended, where that is known.
     pub exit: Option<ExitResult>,
@@ -55,7 +55,8 @@ impl From<State> for TaskNow {
             restarts: state.restarts,
             last_restart: state.last_restart,
             started_at: state.started,
-            finished_at: state.finished,
+            // As with Nomad, a task that waits for a restart has not finished.
+            finished_at: state.finished.filter(|_| state.phase == Phase::Dead),
             exit: state.exit,
             events: state.events.into(),
         }

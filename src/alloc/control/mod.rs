@@ -103,8 +103,8 @@ pub(super) struct TaskControl {
     driver: Option<Arc<dyn Driver>>,
     is_late: bool,
     state: watch::Sender<State>,
-    /// Counts the restarts that were requested.
-    restart: watch::Sender<u64>,
+    /// Whose restart was requested last, in Nomad's words.
+    restart: watch::Sender<&'static str>,
     /// The reason why its checks want it restarted.
     unhealthy: watch::Sender<String>,
     changes: watch::Sender<u64>,
@@ -121,7 +121,7 @@ impl TaskControl {
     }
 
     /// Becomes ready with each restart that is requested from now on.
-    pub(super) fn restarts(&self) -> watch::Receiver<u64> {
+    pub(super) fn restarts(&self) -> watch::Receiver<&'static str> {
         self.restart.subscribe()
     }
 
@@ -183,7 +183,7 @@ pub struct Control {
     messages: Mutex<Option<PathBuf>>,
     pub(super) stop: watch::Sender<Stop>,
     /// The stop does not wait for `shutdown_delay`.
-    skips_delay: AtomicBool,
+    skips_delay: watch::Sender<bool>,
     /// The version of its job that the allocation was updated to; `None` while it has the version that it began with.
     update: watch::Sender<Option<Updated>>,
     /// Counts the requests to restart all of its tasks from the beginning.
@@ -238,7 +238,7 @@ impl Control {
             board: Board::default(),
             messages: Mutex::default(),
             stop: watch::Sender::new(Stop::No),
-            skips_delay: AtomicBool::new(false),
+            skips_delay: watch::Sender::new(false),
             update: watch::Sender::default(),
             anew: watch::Sender::default(),
             begun_anew: AtomicU64::default(),
@@ -417,15 +417,22 @@ impl Control {
         self.changed();
     }
 
-    /// The same, with the tasks' kill signals, but without the `shutdown_delay` of the group and of its tasks.
+    /// The same, with the tasks' kill signals, but without the `shutdown_delay` of the group and of its tasks; a delay that has
+    /// begun ends.
     pub fn stop_without_delay(&self) {
-        self.skips_delay.store(true, Ordering::Relaxed);
+        self.skips_delay.send_replace(true);
         self.stop(Stop::Gracefully);
     }
 
     /// See [`Control::stop_without_delay`].
     pub(super) fn skips_delay(&self) -> bool {
-        self.skips_delay.load(Ordering::Relaxed)
+        *self.skips_delay.borrow()
+    }
+
+    /// Returns when a stop is not to wait for `shutdown_delay`.
+    pub(super) async fn delay_skipped(&self) {
+        // The sender lives as long as this value.
+        let _ = self.skips_delay.subscribe().wait_for(|skips| *skips).await;
     }
 
     /// Forwards the urgency of `stop` to the allocation, now and whenever it changes.
@@ -544,8 +551,10 @@ impl Control {
     pub async fn restart(&self, task: Option<&str>) -> Result<Vec<String>, OrderError> {
         let targets = self.targets(task)?;
         let watched: Vec<_> = targets.iter().map(|task| (*task, task.state.borrow().starts)).collect();
+        let reason =
+            if task.is_some() { "User requested task to restart" } else { "User requested running tasks to restart" };
         for task in &targets {
-            task.restart.send_modify(|count| *count += 1);
+            task.restart.send_replace(reason);
         }
         for (task, before) in watched {
             let mut states = task.state.subscribe();

@@ -13,7 +13,7 @@ use crate::alloc::owner::Owner as RunOwner;
 use crate::alloc::place::Machine;
 use crate::alloc::run::Alloc;
 use crate::alloc::{Assignment, Stop};
-use crate::spec::{Job, OnUpdate, Pos, RestartMode, RestartPolicy, ServiceProvider};
+use crate::spec::{HttpCheck, Job, OnUpdate, Pos, RestartMode, RestartPolicy, ServiceProvider};
 
 fn machine(data: &tempfile::TempDir, scripts: &[(&str, &[Act])]) -> (Arc<Machine>, Arc<FakeDriver>) {
     let driver = FakeDriver::new(scripts);
@@ -64,6 +64,50 @@ fn service(name: &str, port: u16) -> Service {
         }],
         pos: Pos::default(),
     }
+}
+
+/// A name whose references have something else than letters, digits and dashes is found before the task starts.
+#[tokio::test]
+async fn j3_a_task_with_a_service_whose_name_is_none_does_not_start() {
+    let data = tempfile::tempdir().unwrap();
+    let (machine, driver) = machine(&data, &[("web", &[Act::UntilStopped(0)])]);
+    let names = [("${JOB}-${NOMAD_META_who}", "(job-a b)"), ("${TASK}-", "(web-)"), ("-${BASE}", "(-job-")];
+    for (name, expected) in names {
+        let mut web = task("web");
+        web.services = vec![service(name, 7)];
+        web.meta.insert("who".to_owned(), "a b".to_owned());
+        let (mut alloc, control) = set_up(&machine, &Arc::new(fake::job(vec![web]))).await;
+        let (sender, _events) = mpsc::unbounded_channel();
+        let stop = watch::Sender::new(Stop::No);
+        let result = alloc.run(stop.subscribe(), sender).await;
+        assert!(result.tasks[0].failed, "{result:?}");
+        let told = control.tasks()[0].events.iter().map(|event| event.message.clone()).collect::<Vec<_>>().join("\n");
+        assert!(told.contains(&format!("service {expected}")) && told.contains("failed validation"), "{told}");
+        assert_eq!(alloc.destroy().await.len(), 0);
+    }
+    assert_eq!(driver.log(), [""; 0]);
+}
+
+#[test]
+fn j3_keys_of_services_have_references_as_well() {
+    let (offers, owner) = offers(Vec::new(), None);
+    let pair = || BTreeMap::from([("${TASK}_k".to_owned(), "${TASK}_v".to_owned())]);
+    let mut web = Service { meta: pair(), tagged_addresses: pair(), ..service("web", 7) };
+    web.checks[0].kind = CheckKind::Http(HttpCheck {
+        tls: false,
+        tls_skip_verify: false,
+        tls_server_name: String::new(),
+        path: "/".to_owned(),
+        method: "GET".to_owned(),
+        headers: BTreeMap::from([("X-${TASK}".to_owned(), vec!["${TASK}".to_owned()])]),
+        body: String::new(),
+    });
+    let registration = offers.registration(&owner, &web).unwrap();
+    for found in [registration.meta, registration.tagged_addresses] {
+        assert_eq!(found, BTreeMap::from([("web_k".to_owned(), "web_v".to_owned())]));
+    }
+    let Ok(Probe::Http(_, http)) = offers.probe(&owner, &web, &web.checks[0]) else { panic!() };
+    assert_eq!(http.headers, [("X-web".to_owned(), "web".to_owned())]);
 }
 
 /// The only allocation of a job, set up, and its control.

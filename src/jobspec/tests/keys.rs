@@ -174,7 +174,6 @@ fn j1_what_only_a_server_does_is_passed_over_with_a_warning() {
         (around_task("identity {\n}"), "identity"),
         (around_task("action \"a\" {\n}"), "action"),
         (around_task("scaling \"cpu\" {\n}"), "scaling"),
-        (around_task("resources {\nsecrets = 5\n}"), "secrets"),
     ] {
         let parsed = Given::default().parse(&text).unwrap();
         assert_eq!(parsed.refusals, [], "{text}");

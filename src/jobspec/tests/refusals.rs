@@ -198,6 +198,10 @@ fn rules_about_tasks() {
             "job.hcl:6: \"memory_max\" in resources of task \"t\" must be at least memory (100 MiB), 0 for none or -1 for no limit",
         ),
         (
+            "resources {\nmemory = 20\nsecrets = 21\n}".to_owned(),
+            "job.hcl:6: \"secrets\" in resources of task \"t\" must be at most memory (20 MiB)",
+        ),
+        (
             "kill_signal = \"SIGFOO\"".to_owned(),
             "job.hcl:4: unknown signal \"SIGFOO\" in task \"t\"; use a name such as SIGTERM",
         ),

@@ -21,7 +21,10 @@ fn a_minimal_job_has_the_defaults() {
     assert_eq!((group.count, group.shutdown_delay, &group.network), (1, Duration::ZERO, &None));
     assert_eq!((group.pos.line, group.pos.column, group.pos.file.as_ref()), (2, 1, "job.hcl"));
     let task = &group.tasks[0];
-    assert_eq!(task.resources, TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 300, memory_max_mib: 0 });
+    assert_eq!(
+        task.resources,
+        TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 300, memory_max_mib: 0, secrets_mib: 0 }
+    );
     assert_eq!(
         task.logs,
         LogConfig { max_files: 10, max_file_size_mib: 10, disabled: false, keeping: LogKeeping::default() }
@@ -120,7 +123,10 @@ job "web" {
     assert_eq!(json!(task.config.values), json!({"command": "/bin/sh", "args": ["-c", "exit 0"]}));
     assert_eq!((task.config.pos.line, task.config.positions["args"].line), (26, 28));
     assert_eq!((task.env["A"].as_str(), task.meta["k"].as_str()), ("b", "true"));
-    assert_eq!(task.resources, TaskResources { cpu_mhz: 500, cores: 0, memory_mib: 64, memory_max_mib: 128 });
+    assert_eq!(
+        task.resources,
+        TaskResources { cpu_mhz: 500, cores: 0, memory_mib: 64, memory_max_mib: 128, secrets_mib: 0 }
+    );
     let keeping = LogKeeping { compress: true, max_age: Some(Duration::from_hours(72)) };
     assert_eq!(task.logs, LogConfig { max_files: 3, max_file_size_mib: 2, disabled: false, keeping });
     assert_eq!(task.lifecycle, Some(Lifecycle { hook: LifecycleHook::Prestart, sidecar: true }));
@@ -363,4 +369,10 @@ fn files_with_carriage_returns_are_read() {
 fn empty_lists_and_null_are_no_blocks_in_json() {
     let json = r#"{"job": {"j": {"group": {"g": {"network": null, "task": {"t": {"driver": "exec", "template": [], "env": {}}}}}}}}"#;
     assert_eq!(job(json).groups[0].tasks[0].templates, []);
+}
+
+#[test]
+fn the_secrets_of_a_task_have_a_size() {
+    let parsed = Given::default().parse(&around_task("resources {\nsecrets = 5\n}")).unwrap();
+    assert_eq!((parsed.warnings.len(), parsed.job.groups[0].tasks[0].resources.secrets_mib), (0, 5));
 }
