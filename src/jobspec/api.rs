@@ -14,18 +14,14 @@ use crate::spec::Pos;
 /// Numbers whose zero is written by servers where nothing was given. Another number that may be null is meant as it is.
 const ZERO_IS_NOTHING: &[(&str, &str)] = &[
     ("NetworkResource", "MBits"),
-    ("Resources", "CPU"),
     ("Resources", "Cores"),
     ("Resources", "DiskMB"),
     ("Resources", "IOPS"),
-    ("Resources", "MemoryMB"),
     ("Resources", "MemoryMaxMB"),
     ("Resources", "SecretsMB"),
     ("Template", "VaultGrace"),
     ("DisconnectStrategy", "LostAfter"),
     ("Job", "Priority"),
-    ("LogConfig", "MaxFiles"),
-    ("LogConfig", "MaxFileSizeMB"),
 ];
 
 /// Flags and texts whose `false` and emptiness say something.
@@ -86,8 +82,12 @@ fn attr(name: &str, pos: &Pos, node: &Node) -> Attr {
 
 fn object(members: &[Member], of: &'static Type, sink: &Sink) -> Result<Body> {
     let mut out = Body::default();
+    // Cores say how much CPU there is; a server writes a zero beside them.
+    let has_cores =
+        of.name == "Resources" && members.iter().any(|m| m.name.eq_ignore_ascii_case("Cores") && !is_nothing(&m.node));
     for member in members {
         match of.field(&member.name) {
+            Some(field) if has_cores && field.name == "CPU" && is_nothing(&member.node) => {}
             Some(field) => add(&mut out, member, field, of, sink)?,
             None if of.name == "Job" && is_among(BESIDE, of, &member.name) => server(member, sink),
             None if is_among(BESIDE, of, &member.name) => {}
