@@ -355,6 +355,17 @@ async fn what_nomad_refuses_is_neither_valid_nor_planned_nor_registered() {
     let told = "Task group g validation failed: 1 error occurred:\n\t* Job type \"batch\" does not allow update block";
     assert!(errors.iter().all(|error| error.contains(told)), "{errors:?}");
     assert!(world.agent.state.read().unwrap().job(&key("web")).unwrap().is_none());
+    // What keeps a job from being read does not hide the rest.
+    let mut other = job("batch", 1, "/bin/one", quick_update());
+    other["Priority"] = json!(101);
+    let errors = commands.validate(other.as_object().unwrap().clone()).errors;
+    assert!(errors[0].starts_with("\"priority\" in job \"web\"") && errors[1].contains(told), "{errors:?}");
+    // A clock that says no time, or one of nowhere, starts nothing.
+    for clock in [json!({}), json!({ "Spec": "@daily", "TimeZone": "X/Y" })] {
+        let mut never = job("batch", 1, "/bin/one", json!({}));
+        never["Periodic"] = clock;
+        world.try_register(never, None).await.map(drop).unwrap_err();
+    }
 }
 
 #[tokio::test]

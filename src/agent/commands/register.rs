@@ -11,7 +11,6 @@ use crate::agent::jobs::{self, Read};
 use crate::agent::model::{EvalStatus, Evaluation, JobKey, JobVersion, Trigger};
 use crate::agent::periodic::next;
 use crate::agent::schedule::is_same;
-use crate::agent::schedule::periodic;
 use crate::agent::settings;
 use crate::agent::state::View;
 use crate::agent::versions::{Kept, keep, mistakes, runs_itself, version};
@@ -33,17 +32,21 @@ struct Prepared {
 
 /// Parses a submitted specification.
 fn prepare(core: &Core, given: Map<String, Value>) -> Result<Prepared, Vec<String>> {
-    let now = now();
-    let spec = jobspec::canonicalize(&Value::Object(given), now.0);
+    let spec = jobspec::canonicalize(&Value::Object(given), now().0);
     let spec = spec.map_err(|error| vec![error.to_string()])?;
-    let Read { job, mut warnings } = jobs::read(&spec)?;
-    let key = JobKey { namespace: job.namespace.clone(), id: job.id.clone() };
-    if let Some(clock) = &job.scheduling.periodic {
-        for spec in &clock.specs {
-            periodic::next(spec, &clock.time_zone, now).map_err(|why| vec![why.to_string()])?;
+    let mut wrong = rules::check(&spec);
+    // What keeps it from being read does not hide what is wrong besides. Without an ID it has no name to be read by.
+    let has_id = spec.get("ID").and_then(Value::as_str).is_some_and(|id| !id.is_empty());
+    let read = if has_id { jobs::read(&spec) } else { Err(Vec::new()) };
+    let Read { job, mut warnings } = match read {
+        Ok(read) if wrong.is_empty() => read,
+        Ok(_) => return Err(wrong),
+        Err(mut errors) => {
+            errors.append(&mut wrong);
+            return Err(errors);
         }
-    }
-    rules::check(&spec, &job)?;
+    };
+    let key = JobKey { namespace: job.namespace.clone(), id: job.id.clone() };
     if core.state.read().and_then(|view| settings::is_on(&view, settings::MEMORY)).is_ok_and(|is_on| !is_on) {
         let tasks = job.groups.iter().flat_map(|group| &group.tasks);
         for task in tasks.filter(|task| task.resources.memory_max_mib != 0) {

@@ -1,86 +1,105 @@
-//! Nomad's rules for what a job says to its scheduler, as far as they relate several values or depend on the job's type.
+//! Nomad's rules for a job, as far as they relate several values or depend on the job's type.
 
-use std::time::Duration;
+mod words;
 
 use serde_json::{Map, Value};
 
-use super::listed;
-use crate::alloc::go_duration;
-use crate::spec::{Job, JobType};
+use self::words::{items, nest, shown, tell, text, time};
+use crate::agent::schedule::periodic;
 
 const SECOND: u64 = 1_000_000_000;
 /// Least values of a `reschedule` block, in nanoseconds.
 const LEAST_DELAY: u64 = 5 * SECOND;
 const LEAST_INTERVAL: u64 = 15 * SECOND;
 
-/// Checks a job and the specification that it was read from.
-///
-/// # Errors
-/// What Nomad refuses, in Nomad's words.
-pub(super) fn check(spec: &Map<String, Value>, job: &Job) -> Result<(), Vec<String>> {
+/// What Nomad refuses in a specification, in Nomad's words, beside what keeps it from being read as a job.
+pub(super) fn check(spec: &Map<String, Value>) -> Vec<String> {
     let mut wrong = Vec::new();
-    for group in spec.get("TaskGroups").and_then(Value::as_array).into_iter().flatten() {
-        nest(&mut wrong, "Task group", group, &of_group(group, job.kind));
+    let is_nameless = |field: &str| part(spec, field).as_str().is_none_or(str::is_empty);
+    let kind = part(spec, "Type").as_str().unwrap_or_default();
+    tell(&mut wrong, &[(is_nameless("ID"), "Missing job ID"), (is_nameless("Name"), "Missing job name")]);
+    for group in items(part(spec, "TaskGroups")) {
+        nest(&mut wrong, &format!("Task group {}", text(group, "Name")), &of_group(group, kind));
     }
-    let (periodic, parameterized) = (&job.scheduling.periodic, &job.scheduling.parameterized);
-    for (what, is_there) in [
-        ("Periodic", periodic.as_ref().is_some_and(|periodic| periodic.enabled)),
-        ("Parameterized job", parameterized.is_some()),
-    ] {
-        if is_there && !job.kind.runs_to_completion() {
+    let (clock, parameterized) = (part(spec, "Periodic"), part(spec, "ParameterizedJob"));
+    for (what, is_there) in [("Periodic", clock["Enabled"] == true), ("Parameterized job", !parameterized.is_null())] {
+        if is_there && !runs_to_completion(kind) {
             wrong.push(format!("{what} can only be used with \"batch\" or \"sysbatch\" scheduler"));
         }
     }
-    if let Some(keys) = parameterized {
-        let both = keys.meta_required.iter().filter(|key| keys.meta_optional.contains(*key));
-        let both: Vec<&str> = both.map(String::as_str).collect();
-        if !both.is_empty() {
-            wrong.push(format!(
-                "Required and optional meta keys should be disjoint. Following keys exist in both: [{}]",
-                both.join(" ")
-            ));
-        }
+    of_clock(clock, &mut wrong);
+    let optional = items(&parameterized["MetaOptional"]);
+    let both = items(&parameterized["MetaRequired"]).iter().filter(|key| optional.contains(key));
+    let both: Vec<&str> = both.filter_map(Value::as_str).collect();
+    if !both.is_empty() {
+        wrong.push(format!(
+            "Required and optional meta keys should be disjoint. Following keys exist in both: [{}]",
+            both.join(" ")
+        ));
     }
-    if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    wrong
 }
 
-/// Adds the errors of a group or task as one.
-fn nest(wrong: &mut Vec<String>, kind: &str, owner: &Value, errors: &[String]) {
-    if !errors.is_empty() {
-        let name = owner["Name"].as_str().unwrap_or_default();
-        wrong.push(format!("{kind} {name} validation failed: {}", listed(errors)));
-    }
+/// A member of the job; null where there is none.
+fn part<'a>(spec: &'a Map<String, Value>, field: &str) -> &'a Value {
+    static NOTHING: Value = Value::Null;
+    spec.get(field).unwrap_or(&NOTHING)
 }
 
-fn of_group(group: &Value, kind: JobType) -> Vec<String> {
+fn runs_to_completion(kind: &str) -> bool {
+    matches!(kind, "batch" | "sysbatch")
+}
+
+/// The clock of a periodic job. One that is not enabled starts nothing, whatever it says.
+fn of_clock(clock: &Value, wrong: &mut Vec<String>) {
+    if clock["Enabled"] != true {
+        return;
+    }
+    let (one, many, kind) = (text(clock, "Spec"), items(&clock["Specs"]), text(clock, "SpecType"));
+    tell(
+        wrong,
+        &[
+            (!one.is_empty() && !many.is_empty(), "Only cron or crons may be used"),
+            (one.is_empty() && many.is_empty(), "Must specify a spec"),
+        ],
+    );
+    if kind != "cron" {
+        wrong.push(format!("Unknown periodic specification type {kind:?}"));
+        return;
+    }
+    let specs = Some(one).filter(|one| !one.is_empty()).into_iter().chain(many.iter().filter_map(Value::as_str));
+    wrong.extend(periodic::mistakes(specs, text(clock, "TimeZone")).iter().map(ToString::to_string));
+}
+
+fn of_group(group: &Value, kind: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let (update, migrate, policy) = (&group["Update"], &group["Migrate"], &group["ReschedulePolicy"]);
-    let is_service = kind == JobType::Service;
-    if matches!(kind, JobType::Service | JobType::Batch) {
+    let is_service = kind == "service";
+    if !matches!(kind, "system" | "sysbatch") {
         of_reschedule(policy, &mut wrong);
     } else if !policy.is_null() {
         wrong.push("System or sysbatch jobs should not have a reschedule policy".to_owned());
     }
     if !update.is_null() {
-        if kind.runs_to_completion() {
-            wrong.push(format!("Job type {:?} does not allow update block", kind.as_str()));
+        if !matches!(kind, "service" | "system") {
+            wrong.push(format!("Job type {kind:?} does not allow update block"));
         }
         of_update(update, &mut wrong);
     }
     if !migrate.is_null() {
         if !is_service {
-            wrong.push(format!("Job type {:?} does not allow migrate block", kind.as_str()));
+            wrong.push(format!("Job type {kind:?} does not allow migrate block"));
         } else if time(migrate, "MinHealthyTime") > time(migrate, "HealthyDeadline") {
             wrong.push("MinHealthyTime must be less than HealthyDeadline".to_owned());
         }
     }
     let progress = time(update, "ProgressDeadline");
-    for task in group["Tasks"].as_array().into_iter().flatten() {
+    for task in items(&group["Tasks"]) {
         let kill = time(task, "KillTimeout");
         if is_service && progress > 0 && kill > progress {
             let (kill, progress) = (shown(kill), shown(progress));
             let error = format!("KillTimout ({kill}) longer than the group's ProgressDeadline ({progress})");
-            nest(&mut wrong, "Task", task, &[error]);
+            nest(&mut wrong, &format!("Task {}", text(task, "Name")), &[error]);
         }
     }
     wrong
@@ -110,7 +129,7 @@ fn of_update(update: &Value, wrong: &mut Vec<String>) {
 fn of_reschedule(policy: &Value, wrong: &mut Vec<String>) {
     let [interval, delay, ceiling] = ["Interval", "Delay", "MaxDelay"].map(|field| time(policy, field));
     let (attempts, is_unlimited) = (time(policy, "Attempts"), policy["Unlimited"] == true);
-    let function = policy["DelayFunction"].as_str().unwrap_or_default();
+    let function = text(policy, "DelayFunction");
     if attempts == 0 && !is_unlimited {
         return;
     }
@@ -183,21 +202,11 @@ fn misfit(function: &str, attempts: u64, [interval, delay, ceiling]: [u64; 3]) -
     (needed > limit).then_some((fitting, needed))
 }
 
-/// A number that is not negative, of nanoseconds if it is a time.
-fn time(block: &Value, field: &str) -> u64 {
-    block[field].as_u64().unwrap_or_default()
-}
-
-fn shown(nanos: u64) -> String {
-    go_duration(Duration::from_nanos(nanos))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::agent::jobs;
     use crate::jobspec;
 
     /// What is wrong with a job whose group has `block` with these members; a block whose name begins with `P` is the job's.
@@ -206,9 +215,7 @@ mod tests {
         let mut job = json!({ "ID": "j", "Type": kind, "TaskGroups": [{ "Name": "g", "Tasks": [task] }] });
         let owner = if block.starts_with('P') { &mut job } else { &mut job["TaskGroups"][0] };
         owner[block] = members.clone();
-        let spec = jobspec::canonicalize(&job, 0).unwrap();
-        let job = jobs::read(&spec).unwrap().job;
-        check(&spec, &job).err().unwrap_or_default()
+        check(&jobspec::canonicalize(&job, 0).unwrap())
     }
 
     /// The same, of the group alone.
@@ -232,8 +239,19 @@ mod tests {
                 assert_eq!(errors(kind, block, members), [""; 0], "{kind}");
             }
         }
-        let disabled = json!({ "Enabled": false, "Spec": "0 4 * * *", "SpecType": "cron" });
+        let disabled = json!({ "Enabled": false, "Spec": "0 4 * *", "TimeZone": "X/Y" });
         assert_eq!(errors("service", "Periodic", &disabled), [""; 0]);
+        for (members, told) in [
+            (json!({}), "Must specify a spec"),
+            (json!({ "Spec": "@daily", "Specs": ["@hourly"] }), "Only cron or crons may be used"),
+            (json!({ "Spec": "@daily", "SpecType": "test" }), "Unknown periodic specification type \"test\""),
+            (json!({ "Spec": "0 4 * *" }), "\"0 4 * *\" is not a cron expression: "),
+            (json!({ "Specs": ["@daily", "0 4 * *"] }), "\"0 4 * *\" is not a cron expression: "),
+            (json!({ "Spec": "@daily", "TimeZone": "X/Y" }), "time zone \"X/Y\" is not known"),
+        ] {
+            let errors = errors("batch", "Periodic", &members);
+            assert!(matches!(&errors[..], [one] if one.starts_with(told)), "{members}: {errors:?}");
+        }
         let both = json!({ "MetaRequired": ["a", "b"], "MetaOptional": ["b"] });
         let told = "Required and optional meta keys should be disjoint. Following keys exist in both: [b]";
         assert_eq!(errors("batch", "ParameterizedJob", &both), [told]);
