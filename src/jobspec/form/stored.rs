@@ -35,7 +35,7 @@ pub(super) fn fill(job: &mut Object, now: i64) {
     });
     job.insert("Update".to_owned(), update);
     no_empty_map(job, "Meta");
-    let names = Names { namespace: text(job, "Namespace"), job: text(job, "ID") };
+    let names = Names { namespace: text(job, "Namespace"), id: text(job, "ID"), job: text(job, "Name") };
     for group in job["TaskGroups"].as_array_mut().into_iter().flatten().filter_map(Json::as_object_mut) {
         names.group(group);
     }
@@ -44,6 +44,8 @@ pub(super) fn fill(job: &mut Object, now: i64) {
 
 struct Names {
     namespace: String,
+    id: String,
+    /// The job's name.
     job: String,
 }
 
@@ -51,12 +53,12 @@ impl Names {
     fn group(&self, group: &mut Object) {
         let name = text(group, "Name");
         set_if(group, "PreventRescheduleOnLost", Json::is_null, json!(false));
-        self.target(&mut group["Scaling"], json!({ "Namespace": self.namespace, "Job": self.job, "Group": name }));
+        self.target(&mut group["Scaling"], json!({ "Namespace": self.namespace, "Job": self.id, "Group": name }));
         self.services(group, &name, "group");
         for task in group["Tasks"].as_array_mut().into_iter().flatten().filter_map(Json::as_object_mut) {
             let own = text(task, "Name");
             for policy in task["ScalingPolicies"].as_array_mut().into_iter().flatten() {
-                let target = json!({ "Namespace": self.namespace, "Job": self.job, "Group": name, "Task": own });
+                let target = json!({ "Namespace": self.namespace, "Job": self.id, "Group": name, "Task": own });
                 self.target(policy, target);
             }
             self.services(task, &name, &own);

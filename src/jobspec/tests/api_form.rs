@@ -288,6 +288,18 @@ fn j1_a_submitted_job_is_read_as_go_reads_it() {
 }
 
 #[test]
+fn j1_services_are_called_by_the_jobs_name() {
+    let text = "job \"j\" {\nname = \"shop\"\ngroup \"g\" {\nservice {\nprovider = \"nomad\"\n}\ntask \"t\" {\ndriver = \"exec\"\n\
+                service {\nname = \"${BASE}-${JOB}\"\nprovider = \"nomad\"\n}\n}\n}\n}\n";
+    let input = input(Path::new("j.hcl"), text);
+    let stored = canonicalize(&to_api(&input).unwrap(), 1).unwrap();
+    let group = &stored["TaskGroups"][0];
+    assert_eq!(group["Services"][0]["Name"], "shop-g");
+    assert_eq!(group["Tasks"][0]["Services"][0]["Name"], "shop-g-t-shop");
+    assert_eq!(parse(&input).unwrap().job.groups[0].services[0].name, "shop-g");
+}
+
+#[test]
 fn j1_a_job_that_was_sent_reads_no_files() {
     let text = "variable \"v\" {\n}\njob \"x\" {\nname = var.v\n}\n";
     let job = parse_sent(text, "v = \"a\"\nanother = 1\n").unwrap();
