@@ -140,8 +140,8 @@ fn group(job: &Section<'_>, job_name: &str, block: &Expanded<'_>, kind: JobType,
     let group = Section::open(format!("group \"{name}\""), block, &GROUP, job.sink);
     let least = group.child("scaling", &SCALING).and_then(|scaling| scaling.int("min", 0));
     let count = group.int("count", 0).or(least).unwrap_or(1);
-    if count > 1 && matches!(kind, JobType::System | JobType::Sysbatch) {
-        let message = format!("\"count\" in {} must be 1, because the job is a {} job", group.name, kind.as_str());
+    if count > 1 && kind == JobType::System {
+        let message = format!("\"count\" in {} must be 1, because the job is a system job", group.name);
         group.error(group.pos_of("count"), message);
     }
     let constraints = placement::constraints(&group);

@@ -364,3 +364,10 @@ fn empty_lists_and_null_are_no_blocks_in_json() {
     let json = r#"{"job": {"j": {"group": {"g": {"network": null, "task": {"t": {"driver": "exec", "template": [], "env": {}}}}}}}}"#;
     assert_eq!(job(json).groups[0].tasks[0].templates, []);
 }
+
+#[test]
+fn a_sysbatch_job_may_have_a_count() {
+    let text = around_task("").replacen("group", "type = \"sysbatch\"\ngroup", 1);
+    let text = text.replacen("task", "count = 2\ntask", 1);
+    assert_eq!(job(&text).groups[0].count, 2);
+}
