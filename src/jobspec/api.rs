@@ -160,7 +160,7 @@ fn label(members: &[Member], of: &Type, is_scaling: bool) -> Vec<String> {
     };
     match of.label() {
         Some(field) => vec![text(field.name)],
-        None if is_scaling => vec![text("Type").trim_start_matches("vertical_").to_owned()],
+        None if is_scaling => vec![text("Type")],
         None => Vec::new(),
     }
 }

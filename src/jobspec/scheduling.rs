@@ -5,9 +5,10 @@ use std::time::Duration;
 use super::diag::did_you_mean;
 use super::schema::{DISPATCH_PAYLOAD, EPHEMERAL_DISK, PARAMETERIZED, PERIODIC, RESCHEDULE, UPDATE};
 use super::section::Section;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{
     DelayFunction, EphemeralDisk, GroupScheduling, HealthCheck, JobScheduling, JobType, Parameterized, PayloadRule,
-    Periodic, Reschedule, Update,
+    Periodic, Pos, Reschedule, Update,
 };
 
 /// MiB of the smallest disk.
@@ -54,6 +55,26 @@ pub(super) fn of_group(job: &Section<'_>, group: Option<&Section<'_>>, kind: Job
             .and_then(|g| g.child("ephemeral_disk", &EPHEMERAL_DISK))
             .map_or_else(Default::default, |d| disk(&d)),
         max_run_duration: group.and_then(|g| g.duration("max_run_duration")).filter(|d| !d.is_zero()),
+    }
+}
+
+/// That a task says of each resource once how it is scaled; the label of a block is the resource.
+pub(super) fn check_scaling(task: &Section<'_>) {
+    let mut seen: BTreeMap<String, &Pos> = BTreeMap::new();
+    for block in task.blocks_of("scaling") {
+        let label = block.labels.first().map(|label| label.to_lowercase()).unwrap_or_default();
+        if !matches!(label.as_str(), "cpu" | "mem") {
+            continue;
+        }
+        if let Some(first) = seen.get(&label) {
+            let message = format!(
+                "Duplicate scaling \"{label}\" block in {}; it stands in line {} already",
+                task.name, first.line
+            );
+            task.error(block.pos, message);
+        } else {
+            seen.insert(label, block.pos);
+        }
     }
 }
 

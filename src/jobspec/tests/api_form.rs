@@ -300,6 +300,22 @@ fn j1_services_are_called_by_the_jobs_name() {
 }
 
 #[test]
+fn j1_scaling_blocks_are_read_by_the_rules_of_nomads_parser() {
+    for (of_group, of_task, expected) in [
+        ("scaling {\nmin = 1\n}", "", "the argument \"max\" is required"),
+        ("scaling {\nmax = 1\ntype = \"x\"\n}", "", "task group scaling policy had invalid type: \"x\""),
+        ("", "scaling \"disk\" {\n}", "scaling policy name must be \"cpu\" or \"mem\""),
+        ("", "scaling \"CPU\" {\ntype = \"vertical_mem\"\n}", "Invalid scaling policy type: expected \"vertical_cpu\""),
+        ("", "scaling \"mem\" {\n}\nscaling \"Mem\" {\n}", "Duplicate scaling \"mem\" block"),
+    ] {
+        let task = format!("task \"t\" {{\ndriver = \"exec\"\n{of_task}\n}}");
+        let text = format!("job \"j\" {{\ngroup \"g\" {{\n{of_group}\n{task}\n}}\n}}\n");
+        let error = to_api(&input(Path::new("j.hcl"), &text)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn j1_a_job_that_was_sent_reads_no_files() {
     let text = "variable \"v\" {\n}\njob \"x\" {\nname = var.v\n}\n";
     let job = parse_sent(text, "v = \"a\"\nanother = 1\n").unwrap();

@@ -238,6 +238,10 @@ fn rules_about_tasks() {
             "job.hcl:5: \"enabled\" contradicts \"disabled\"; keep disabled",
         ),
         (
+            "scaling \"cpu\" {\n}\nscaling \"mem\" {\n}\nscaling \"CPU\" {\n}".to_owned(),
+            "job.hcl:8: Duplicate scaling \"cpu\" block in task \"t\"; it stands in line 4 already",
+        ),
+        (
             template("perms = \"0999\""),
             "job.hcl:7: \"perms\" in template of task \"t\" must be octal such as \"0644\", not \"0999\"",
         ),
