@@ -125,13 +125,19 @@ fn add(out: &mut Body, member: &Member, field: &Field, of: &'static Type, sink: 
         }
         Kind::Many(inner) => {
             let inner = types::of(inner);
+            // A server says of a task's own service whose it is, and of its checks.
+            let is_own = (of.name, field.name) == ("Task", "Services");
             for (item, pos) in items(node, pos) {
-                let mut members = inside(item)?.to_vec();
-                // A server says of a task's own service whose it is.
-                members.retain(|m| (of.name, m.name.as_str()) != ("Task", "TaskName") || field.name != "Services");
-                let members = members.as_slice();
+                let members = inside(item)?;
                 let labels = label(members, inner, known == "scaling");
-                out.blocks.push(block(known, pos, labels, object(members, inner, sink)?));
+                let mut body = object(members, inner, sink)?;
+                if is_own {
+                    let checks = body.blocks.iter_mut().filter(|inner| inner.kind == "check");
+                    for attrs in checks.map(|check| &mut check.body.attrs).chain([&mut body.attrs]) {
+                        attrs.retain(|attr| attr.name != "task");
+                    }
+                }
+                out.blocks.push(block(known, pos, labels, body));
             }
         }
         Kind::Named(inner) => {

@@ -102,7 +102,10 @@ fn update(section: &Section<'_>, below: Option<Update>) -> Update {
 fn reschedule(section: &Section<'_>, below: &Reschedule) -> Reschedule {
     let time = |key: &str, below: Duration| section.duration(key).unwrap_or(below);
     Reschedule {
-        attempts: section.int("attempts", 0).unwrap_or(below.attempts),
+        // Nomad takes a negative number for none.
+        attempts: section
+            .int::<i64>("attempts", i128::from(i64::MIN))
+            .map_or(below.attempts, |given| u32::try_from(given.max(0)).unwrap_or(u32::MAX)),
         interval: time("interval", below.interval),
         delay: time("delay", below.delay),
         delay_function: word(section, "delay_function", &DELAY_FUNCTIONS).unwrap_or(below.delay_function),

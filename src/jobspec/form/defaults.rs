@@ -221,6 +221,11 @@ fn services(owner: &mut Object, name: &str) {
             if text(check, "OnUpdate").is_empty() {
                 check.insert("OnUpdate".to_owned(), Json::from(on_update.as_str()));
             }
+            for times in ["SuccessBeforePassing", "FailuresBeforeCritical", "FailuresBeforeWarning"] {
+                if check[times].as_i64().is_some_and(|given| given < 0) {
+                    check[times] = Json::from(0);
+                }
+            }
         }
     }
 }
@@ -269,6 +274,7 @@ fn fill_fixed(object: &mut Object, of: &'static Type) {
             let file = source.rsplit('/').next().filter(|_| text(object, "GetterMode") == "file").unwrap_or_default();
             object["RelativeDest"] = Json::from(format!("local/{file}"));
         }
+        "PeriodicConfig" if text(object, "TimeZone").is_empty() => object["TimeZone"] = Json::from("UTC"),
         // Cores say how much CPU there is.
         "Resources" if object["CPU"].is_null() => {
             let cores = object["Cores"].as_i64().unwrap_or_default();

@@ -12,6 +12,8 @@ use crate::spec::json::json;
 
 type Object = Map<String, Json>;
 
+/// What services of a group have instead of a task's name.
+const OF_GROUP: &str = "group";
 /// Whom the token of the default identity is for.
 const AUDIENCE: &str = "nomadproject.io";
 
@@ -20,6 +22,7 @@ pub(super) fn fill(job: &mut Object, now: i64) {
     set_if(job, "Datacenters", is_nothing, json!(["*"]));
     set_if(job, "NodePool", is_nothing, json!("default"));
     set_if(job, "DispatchIdempotencyToken", is_nothing, json!(""));
+    set_if(job, "Priority", |priority| *priority == 0, json!(50));
     job.insert("SubmitTime".to_owned(), Json::from(now));
     // What groups have by now.
     for field in ["Migrate", "Reschedule"] {
@@ -54,7 +57,7 @@ impl Names {
         let name = text(group, "Name");
         set_if(group, "PreventRescheduleOnLost", Json::is_null, json!(false));
         self.target(&mut group["Scaling"], json!({ "Namespace": self.namespace, "Job": self.id, "Group": name }));
-        self.services(group, &name, "group");
+        self.services(group, &name, OF_GROUP);
         for task in group["Tasks"].as_array_mut().into_iter().flatten().filter_map(Json::as_object_mut) {
             let own = text(task, "Name");
             for policy in task["ScalingPolicies"].as_array_mut().into_iter().flatten() {
@@ -62,9 +65,6 @@ impl Names {
                 self.target(policy, target);
             }
             self.services(task, &name, &own);
-            for service in task["Services"].as_array_mut().into_iter().flatten().filter_map(Json::as_object_mut) {
-                set_if(service, "TaskName", is_nothing, Json::from(own.as_str()));
-            }
             identities(task);
         }
     }
@@ -87,9 +87,14 @@ impl Names {
             service.insert("Namespace".to_owned(), Json::from(self.namespace.as_str()));
             // Its checks have it by now.
             service.insert("CheckRestart".to_owned(), Json::Null);
+            if task != OF_GROUP {
+                set_if(service, "TaskName", is_nothing, Json::from(task));
+            }
+            let of_task = service["TaskName"].clone();
             for check in service["Checks"].as_array_mut().into_iter().flatten().filter_map(Json::as_object_mut) {
                 let called = format!("service: \"{name}\" check");
                 set_if(check, "Name", is_nothing, Json::from(called));
+                set_if(check, "TaskName", is_nothing, of_task.clone());
             }
             service.insert("Name".to_owned(), Json::from(name));
         }
@@ -120,7 +125,10 @@ fn each(object: &mut Object, of: &'static Type) {
             object.insert("DiskMB".to_owned(), json!(0));
         }
         "Port" => set_if(object, "HostNetwork", is_nothing, json!("default")),
-        "ScalingPolicy" => set_if(object, "Enabled", Json::is_null, json!(true)),
+        "ScalingPolicy" => {
+            set_if(object, "Enabled", Json::is_null, json!(true));
+            set_if(object, "Type", is_nothing, json!("horizontal"));
+        }
         "ParameterizedJobConfig" => set_if(object, "Payload", is_nothing, json!("optional")),
         "DisconnectStrategy" => set_if(object, "LostAfter", Json::is_null, json!(0)),
         "TaskGroup" => {

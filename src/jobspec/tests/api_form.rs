@@ -288,6 +288,44 @@ fn j1_a_submitted_job_is_read_as_go_reads_it() {
 }
 
 #[test]
+fn j1_what_a_server_adds_to_a_job_is_added() {
+    let check = json!({ "Type": "script", "Command": "c", "SuccessBeforePassing": -1 });
+    let service = json!({ "Provider": "nomad", "Checks": [check] });
+    let mut of_group = service.clone();
+    of_group["TaskName"] = json!("u");
+    let job = json!({
+        "ID": "j", "Type": "batch", "Priority": 0, "Periodic": { "Spec": "@daily", "TimeZone": "" },
+        "TaskGroups": [{
+            "Name": "g", "Scaling": { "Max": 2 }, "Services": [of_group], "Tasks": [{ "Name": "t", "Services": [service] }],
+        }],
+    });
+    let stored = Json::Object(canonicalize(&job, 1).unwrap());
+    for (at, expected) in [
+        ("/Priority", json!(50)),
+        ("/Periodic/TimeZone", json!("UTC")),
+        ("/TaskGroups/0/Scaling/Type", json!("horizontal")),
+        ("/TaskGroups/0/Services/0/Checks/0/TaskName", json!("u")),
+        ("/TaskGroups/0/Tasks/0/Services/0/TaskName", json!("t")),
+        ("/TaskGroups/0/Tasks/0/Services/0/Checks/0/TaskName", json!("t")),
+        ("/TaskGroups/0/Tasks/0/Services/0/Checks/0/SuccessBeforePassing", json!(0)),
+    ] {
+        assert_eq!(stored.pointer(at), Some(&expected), "{at}");
+    }
+}
+
+/// Nomad takes a negative number of attempts, or of results of a check, for none.
+#[test]
+fn j1_a_negative_number_may_be_none() {
+    let inside = "reschedule {\nattempts = -1\nunlimited = false\n}\nservice {\nport = 1\ncheck {\ntype = \"tcp\"\ninterval = \"10s\"\n\
+                  timeout = \"2s\"\nsuccess_before_passing = -1\nfailures_before_warning = -1\n}\n}";
+    let text = format!("job \"j\" {{\ngroup \"g\" {{\n{inside}\ntask \"t\" {{\ndriver = \"exec\"\n}}\n}}\n}}\n");
+    let group = parse(&input(Path::new("j.hcl"), &text)).unwrap().job.groups.remove(0);
+    assert_eq!(group.scheduling.reschedule.map(|again| again.attempts), Some(0));
+    let check = &group.services[0].checks[0];
+    assert_eq!((check.success_before_passing, check.failures_before_warning), (0, Some(0)));
+}
+
+#[test]
 fn j1_services_are_called_by_the_jobs_name() {
     let text = "job \"j\" {\nname = \"shop\"\ngroup \"g\" {\nservice {\nprovider = \"nomad\"\n}\ntask \"t\" {\ndriver = \"exec\"\n\
                 service {\nname = \"${BASE}-${JOB}\"\nprovider = \"nomad\"\n}\n}\n}\n}\n";
