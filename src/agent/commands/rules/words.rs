@@ -12,6 +12,11 @@ pub(super) fn text<'a>(block: &'a Value, field: &str) -> &'a str {
     block[field].as_str().unwrap_or_default()
 }
 
+/// A number of a block; 0 where there is none.
+pub(super) fn number(block: &Value, field: &str) -> i64 {
+    block[field].as_i64().unwrap_or_default()
+}
+
 /// A number that is not negative, of nanoseconds if it is a time.
 pub(super) fn time(block: &Value, field: &str) -> u64 {
     block[field].as_u64().unwrap_or_default()
