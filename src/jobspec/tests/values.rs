@@ -198,9 +198,9 @@ fn env_and_meta_are_blocks_or_maps() {
 #[test]
 fn both_forms_of_env_or_a_wrong_one_are_errors() {
     for (inside, expected) in [
-        ("env { A = 1 }\nenv { B = 2 }", "job.hcl:5: duplicate env block in task \"t\"; it stands in line 4 already"),
-        ("env { A = 1 }\nenv = { B = 2 }", "job.hcl:5: duplicate env block in task \"t\"; use one of the two forms"),
-        ("env = { B = 2 }\nenv { A = 1 }", "job.hcl:5: duplicate env block in task \"t\"; use one of the two forms"),
+        ("env { A = 1 }\nenv { B = 2 }", "job.hcl:5: Duplicate env block in task \"t\"; it stands in line 4 already"),
+        ("env { A = 1 }\nenv = { B = 2 }", "job.hcl:5: Duplicate env block in task \"t\"; use one of the two forms"),
+        ("env = { B = 2 }\nenv { A = 1 }", "job.hcl:5: Duplicate env block in task \"t\"; use one of the two forms"),
         ("env = \"A=1\"", "job.hcl:4: \"env\" in task \"t\" must be a map of strings, not \"A=1\""),
         ("env { A = [1] }", "job.hcl:4: \"A\" in env of task \"t\" must be a string, not list"),
         ("env = { A = null }", "job.hcl:4: \"A\" in env of task \"t\" must be a string, not null"),
