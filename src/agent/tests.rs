@@ -12,7 +12,7 @@ use super::fake::FakeEngine;
 use super::health::{Verdict, judge};
 use super::model::{
     Allocation, ClientStatus, DeploymentStatus, DesiredStatus, DrainSpec, DynamicVolume, Eligibility, EvalStatus,
-    JobKey, JobStatus, Nanos, ServiceRegistration, Trigger, VolumeState,
+    JobKey, JobStatus, Nanos, ServiceRegistration, Submission, Trigger, VolumeState,
 };
 use super::state::{State, View};
 use super::{Agent, Working};
@@ -355,6 +355,35 @@ async fn what_nomad_refuses_is_neither_valid_nor_planned_nor_registered() {
     let told = "Task group g validation failed: 1 error occurred:\n\t* Job type \"batch\" does not allow update block";
     assert!(errors.iter().all(|error| error.contains(told)), "{errors:?}");
     assert!(world.agent.state.read().unwrap().job(&key("web")).unwrap().is_none());
+    // What keeps a job from being read does not hide the rest.
+    let mut other = job("batch", 1, "/bin/one", quick_update());
+    other["Priority"] = json!(101);
+    let errors = commands.validate(other.as_object().unwrap().clone()).errors;
+    assert!(errors[0].starts_with("\"priority\" in job \"web\"") && errors[1].contains(told), "{errors:?}");
+    // A clock that says no time, or one of nowhere, starts nothing.
+    for clock in [json!({}), json!({ "Spec": "@daily", "TimeZone": "X/Y" })] {
+        let mut never = job("batch", 1, "/bin/one", json!({}));
+        never["Periodic"] = clock;
+        world.try_register(never, None).await.map(drop).unwrap_err();
+    }
+}
+
+#[tokio::test]
+async fn a_source_that_is_too_large_is_not_kept_and_that_is_told() {
+    let world = World::new().await;
+    let register = |length: usize| {
+        let Value::Object(spec) = job("service", 1, "/bin/one", json!({})) else { panic!() };
+        let submission = Some(Submission { source: "x".repeat(length), ..Submission::default() });
+        world.agent.commands.register(Register { spec, submission, ..Register::default() })
+    };
+    let source = || world.agent.state.read().unwrap().submission(&key("web"), 0).unwrap();
+    let told = register(1_500_001).await.unwrap().warnings;
+    assert!(told.contains("job source size of 1.5 MB exceeds maximum of 1.0 MB and will be discarded"), "{told}");
+    assert!(source().is_none());
+    let purge = Deregister { purge: true, ..Deregister::default() };
+    world.agent.commands.deregister(&key("web"), purge).await.unwrap();
+    let told = register(1_000_000).await.unwrap().warnings;
+    assert!(!told.contains("job source size") && source().is_some(), "{told}");
 }
 
 #[tokio::test]

@@ -369,14 +369,15 @@ impl Offers {
     /// Interpolates a text, including the references that only services have.
     fn said(&self, owner: &Owner, text: &str) -> String {
         let Registration { job_id, task_group, .. } = &self.common;
+        let job = owner.env.get("NOMAD_JOB_NAME").unwrap_or(job_id);
         let task = owner.task.as_ref().map_or("", |(_, name)| name);
         owner.env.interpolate_with(text, &|key| {
             Some(match key {
-                "JOB" => job_id.clone(),
+                "JOB" => job.to_owned(),
                 "TASKGROUP" | "GROUP" => task_group.clone(),
                 "TASK" => task.to_owned(),
-                "BASE" if task.is_empty() => format!("{job_id}-{task_group}"),
-                "BASE" => format!("{job_id}-{task_group}-{task}"),
+                "BASE" if task.is_empty() => format!("{job}-{task_group}"),
+                "BASE" => format!("{job}-{task_group}-{task}"),
                 _ => return None,
             })
         })

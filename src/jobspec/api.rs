@@ -14,18 +14,14 @@ use crate::spec::Pos;
 /// Numbers whose zero is written by servers where nothing was given. Another number that may be null is meant as it is.
 const ZERO_IS_NOTHING: &[(&str, &str)] = &[
     ("NetworkResource", "MBits"),
-    ("Resources", "CPU"),
     ("Resources", "Cores"),
     ("Resources", "DiskMB"),
     ("Resources", "IOPS"),
-    ("Resources", "MemoryMB"),
     ("Resources", "MemoryMaxMB"),
     ("Resources", "SecretsMB"),
     ("Template", "VaultGrace"),
     ("DisconnectStrategy", "LostAfter"),
     ("Job", "Priority"),
-    ("LogConfig", "MaxFiles"),
-    ("LogConfig", "MaxFileSizeMB"),
 ];
 
 /// Flags and texts whose `false` and emptiness say something.
@@ -86,8 +82,12 @@ fn attr(name: &str, pos: &Pos, node: &Node) -> Attr {
 
 fn object(members: &[Member], of: &'static Type, sink: &Sink) -> Result<Body> {
     let mut out = Body::default();
+    // Cores say how much CPU there is; a server writes a zero beside them.
+    let has_cores =
+        of.name == "Resources" && members.iter().any(|m| m.name.eq_ignore_ascii_case("Cores") && !is_nothing(&m.node));
     for member in members {
         match of.field(&member.name) {
+            Some(field) if has_cores && field.name == "CPU" && is_nothing(&member.node) => {}
             Some(field) => add(&mut out, member, field, of, sink)?,
             None if of.name == "Job" && is_among(BESIDE, of, &member.name) => server(member, sink),
             None if is_among(BESIDE, of, &member.name) => {}
@@ -125,13 +125,19 @@ fn add(out: &mut Body, member: &Member, field: &Field, of: &'static Type, sink: 
         }
         Kind::Many(inner) => {
             let inner = types::of(inner);
+            // A server says of a task's own service whose it is, and of its checks.
+            let is_own = (of.name, field.name) == ("Task", "Services");
             for (item, pos) in items(node, pos) {
-                let mut members = inside(item)?.to_vec();
-                // A server says of a task's own service whose it is.
-                members.retain(|m| (of.name, m.name.as_str()) != ("Task", "TaskName") || field.name != "Services");
-                let members = members.as_slice();
+                let members = inside(item)?;
                 let labels = label(members, inner, known == "scaling");
-                out.blocks.push(block(known, pos, labels, object(members, inner, sink)?));
+                let mut body = object(members, inner, sink)?;
+                if is_own {
+                    let checks = body.blocks.iter_mut().filter(|inner| inner.kind == "check");
+                    for attrs in checks.map(|check| &mut check.body.attrs).chain([&mut body.attrs]) {
+                        attrs.retain(|attr| attr.name != "task");
+                    }
+                }
+                out.blocks.push(block(known, pos, labels, body));
             }
         }
         Kind::Named(inner) => {
@@ -160,7 +166,7 @@ fn label(members: &[Member], of: &Type, is_scaling: bool) -> Vec<String> {
     };
     match of.label() {
         Some(field) => vec![text(field.name)],
-        None if is_scaling => vec![text("Type").trim_start_matches("vertical_").to_owned()],
+        None if is_scaling => vec![text("Type")],
         None => Vec::new(),
     }
 }

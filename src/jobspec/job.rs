@@ -57,7 +57,7 @@ pub(super) fn decode(block: &Expanded<'_>, base_dir: Base<'_>, sink: &Sink) -> O
         sink.warn(job.pos_of("type"), message);
     }
     let constraints = placement::constraints(&job);
-    let groups = groups(&job, &id, kind, base_dir);
+    let groups = groups(&job, &name, kind, base_dir);
     if groups.is_empty() {
         job.error(job.pos, format!("{} has no group; add group \"name\" {{ ... }}", job.name));
     }
@@ -96,9 +96,9 @@ fn check_tasks(job: &Section<'_>, groups: &[Group]) -> u64 {
 }
 
 /// Tasks right below the job become groups of their own, before the written ones.
-fn groups(job: &Section<'_>, id: &str, kind: JobType, base_dir: Base<'_>) -> Vec<Group> {
+fn groups(job: &Section<'_>, name: &str, kind: JobType, base_dir: Base<'_>) -> Vec<Group> {
     let lone = job.blocks_of("task").filter(|b| !b.labels.is_empty()).map(|block| {
-        let (restart, prefix) = (RestartFields::default(), format!("{id}-{}", block.labels[0]));
+        let (restart, prefix) = (RestartFields::default(), format!("{name}-{}", block.labels[0]));
         let around = Surroundings { kind, restart, disk_mib: DEFAULT_DISK_MIB, base_dir, prefix };
         let tasks = tasks(job, &mut std::iter::once(block), &around);
         network::check(job, None, &tasks);
@@ -118,7 +118,7 @@ fn groups(job: &Section<'_>, id: &str, kind: JobType, base_dir: Base<'_>) -> Vec
             pos: block.pos.clone(),
         }
     });
-    let written = job.blocks_of("group").filter(|b| !b.labels.is_empty()).map(|b| group(job, id, b, kind, base_dir));
+    let written = job.blocks_of("group").filter(|b| !b.labels.is_empty()).map(|b| group(job, name, b, kind, base_dir));
     let groups: Vec<Group> = lone.chain(written).collect();
     let mut seen: BTreeMap<&str, &Pos> = BTreeMap::new();
     for group in &groups {
@@ -134,14 +134,14 @@ fn groups(job: &Section<'_>, id: &str, kind: JobType, base_dir: Base<'_>) -> Vec
     groups
 }
 
-fn group(job: &Section<'_>, id: &str, block: &Expanded<'_>, kind: JobType, base_dir: Base<'_>) -> Group {
+fn group(job: &Section<'_>, job_name: &str, block: &Expanded<'_>, kind: JobType, base_dir: Base<'_>) -> Group {
     let name = block.labels.first().cloned().unwrap_or_default();
     let before = block.scope.kept();
     let group = Section::open(format!("group \"{name}\""), block, &GROUP, job.sink);
     let least = group.child("scaling", &SCALING).and_then(|scaling| scaling.int("min", 0));
     let count = group.int("count", 0).or(least).unwrap_or(1);
-    if count > 1 && matches!(kind, JobType::System | JobType::Sysbatch) {
-        let message = format!("\"count\" in {} must be 1, because the job is a {} job", group.name, kind.as_str());
+    if count > 1 && kind == JobType::System {
+        let message = format!("\"count\" in {} must be 1, because the job is a system job", group.name);
         group.error(group.pos_of("count"), message);
     }
     let constraints = placement::constraints(&group);
@@ -149,7 +149,7 @@ fn group(job: &Section<'_>, id: &str, block: &Expanded<'_>, kind: JobType, base_
     let disk_mib = disk.and_then(|d| d.int("size", 10)).unwrap_or(DEFAULT_DISK_MIB);
     let restart = RestartFields::of(&group);
     restart.policy(kind, &group);
-    let around = Surroundings { kind, restart, disk_mib, base_dir, prefix: format!("{id}-{name}") };
+    let around = Surroundings { kind, restart, disk_mib, base_dir, prefix: format!("{job_name}-{name}") };
     let tasks = tasks(&group, &mut group.blocks_of("task"), &around);
     let network = network::of_group(&group);
     network::check(&group, network.as_ref(), &tasks);

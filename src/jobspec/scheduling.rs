@@ -5,9 +5,10 @@ use std::time::Duration;
 use super::diag::did_you_mean;
 use super::schema::{DISPATCH_PAYLOAD, EPHEMERAL_DISK, PARAMETERIZED, PERIODIC, RESCHEDULE, UPDATE};
 use super::section::Section;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{
     DelayFunction, EphemeralDisk, GroupScheduling, HealthCheck, JobScheduling, JobType, Parameterized, PayloadRule,
-    Periodic, Reschedule, Update,
+    Periodic, Pos, Reschedule, Update,
 };
 
 /// MiB of the smallest disk.
@@ -57,6 +58,26 @@ pub(super) fn of_group(job: &Section<'_>, group: Option<&Section<'_>>, kind: Job
     }
 }
 
+/// That a task says of each resource once how it is scaled; the label of a block is the resource.
+pub(super) fn check_scaling(task: &Section<'_>) {
+    let mut seen: BTreeMap<String, &Pos> = BTreeMap::new();
+    for block in task.blocks_of("scaling") {
+        let label = block.labels.first().map(|label| label.to_lowercase()).unwrap_or_default();
+        if !matches!(label.as_str(), "cpu" | "mem") {
+            continue;
+        }
+        if let Some(first) = seen.get(&label) {
+            let message = format!(
+                "Duplicate scaling \"{label}\" block in {}; it stands in line {} already",
+                task.name, first.line
+            );
+            task.error(block.pos, message);
+        } else {
+            seen.insert(label, block.pos);
+        }
+    }
+}
+
 /// The file that gets the payload of a dispatched job.
 pub(super) fn dispatch_payload(task: &Section<'_>) -> Option<String> {
     task.child("dispatch_payload", &DISPATCH_PAYLOAD)?.string("file").filter(|file| !file.is_empty())
@@ -81,7 +102,10 @@ fn update(section: &Section<'_>, below: Option<Update>) -> Update {
 fn reschedule(section: &Section<'_>, below: &Reschedule) -> Reschedule {
     let time = |key: &str, below: Duration| section.duration(key).unwrap_or(below);
     Reschedule {
-        attempts: section.int("attempts", 0).unwrap_or(below.attempts),
+        // Nomad takes a negative number for none.
+        attempts: section
+            .int::<i64>("attempts", i128::from(i64::MIN))
+            .map_or(below.attempts, |given| u32::try_from(given.max(0)).unwrap_or(u32::MAX)),
         interval: time("interval", below.interval),
         delay: time("delay", below.delay),
         delay_function: word(section, "delay_function", &DELAY_FUNCTIONS).unwrap_or(below.delay_function),

@@ -308,7 +308,7 @@ impl<'a> Section<'a> {
             if known.often == Often::Once
                 && let Some(first) = seen.insert(name, block.pos)
             {
-                let message = format!("duplicate {name} block in {here}; it stands in line {} already", first.line);
+                let message = format!("Duplicate {name} block in {here}; it stands in line {} already", first.line);
                 self.sink.error(block.pos, message);
             }
             self.say(known.becomes, name, block.pos, said);
@@ -481,7 +481,7 @@ impl<'a> Section<'a> {
         let block = self.blocks_of(name).next();
         if let (Some(block), Some(attr)) = (block, self.attr(name)) {
             let pos = if attr.pos.line > block.pos.line { &attr.pos } else { block.pos };
-            self.error(pos, format!("duplicate {name} block in {}; use one of the two forms", self.name));
+            self.error(pos, format!("Duplicate {name} block in {}; use one of the two forms", self.name));
         }
         if let Some((attr, value)) = self.value(name) {
             match value {

@@ -59,7 +59,9 @@ fn service(owner: &Section<'_>, block: &Expanded<'_>, default: &str) -> Service 
     if let Some(further) = blocks.get(MOST) {
         section.refuse(further.pos, format!("{} has more than {MOST} checks; keep fewer", section.name));
     }
-    let around = Around { service: &name, port: &port, provider, restart, on_update: on_update.unwrap_or_default() };
+    let task = section.string("task").unwrap_or_default();
+    let on_update = on_update.unwrap_or_default();
+    let around = Around { service: &name, port: &port, task: &task, provider, restart, on_update };
     let checks = blocks.into_iter().filter_map(|block| check(&section, block, &around)).collect();
     Service {
         provider,
@@ -70,18 +72,18 @@ fn service(owner: &Section<'_>, block: &Expanded<'_>, default: &str) -> Service 
         tagged_addresses: section.strings("tagged_addresses"),
         address: section.string("address").unwrap_or_default(),
         address_mode: address_mode(&section).unwrap_or(AddressMode::Auto),
-        task: section.string("task").unwrap_or_default(),
         enable_tag_override: section.bool("enable_tag_override").unwrap_or(false),
         cluster: section.string("cluster").unwrap_or_default(),
         kind: section.string("kind").unwrap_or_default(),
         weights: section
             .child("weights", &SERVICE_WEIGHTS)
             .map(|weights| (weights.int("passing", 0).unwrap_or(1), weights.int("warning", 0).unwrap_or(1))),
-        on_update: on_update.unwrap_or_default(),
+        on_update,
         checks,
         pos: section.pos.clone(),
         name,
         port,
+        task,
     }
 }
 
@@ -152,6 +154,7 @@ impl RestartFields {
 struct Around<'a> {
     service: &'a str,
     port: &'a str,
+    task: &'a str,
     provider: ServiceProvider,
     restart: RestartFields,
     on_update: OnUpdate,
@@ -165,7 +168,7 @@ fn check(service: &Section<'_>, block: &Expanded<'_>, around: &Around<'_>) -> Op
         let message = format!("expose in {} needs a proxy of Connect, and there is none here; remove it", section.name);
         section.refuse(section.pos_of("expose"), message);
     }
-    let kind = kind(&section);
+    let kind = kind(&section, around.task);
     let port = section.string("port").unwrap_or_default();
     if kind.as_ref().is_some_and(|kind| !matches!(kind, CheckKind::Script(_)))
         && port.is_empty()
@@ -199,6 +202,11 @@ fn check(service: &Section<'_>, block: &Expanded<'_>, around: &Around<'_>) -> Op
             None
         }
     };
+    // Nomad takes a negative number for none.
+    let times = |name: &str| {
+        let given = section.int::<i64>(name, i128::from(i64::MIN))?;
+        Some(u32::try_from(given.max(0)).unwrap_or(u32::MAX))
+    };
     Some(Check {
         name,
         kind: kind?,
@@ -207,9 +215,9 @@ fn check(service: &Section<'_>, block: &Expanded<'_>, around: &Around<'_>) -> Op
         interval,
         timeout,
         initial_status: initial,
-        success_before_passing: section.int("success_before_passing", 0).unwrap_or(0),
-        failures_before_critical: section.int("failures_before_critical", 0).unwrap_or(0),
-        failures_before_warning: section.int("failures_before_warning", 0),
+        success_before_passing: times("success_before_passing").unwrap_or(0),
+        failures_before_critical: times("failures_before_critical").unwrap_or(0),
+        failures_before_warning: times("failures_before_warning"),
         restart: restart.over(around.restart).filter(|restart| restart.limit > 0),
         on_update: on_update(&section).unwrap_or(around.on_update),
         notes: section.string("notes").unwrap_or_default(),
@@ -217,7 +225,8 @@ fn check(service: &Section<'_>, block: &Expanded<'_>, around: &Around<'_>) -> Op
     })
 }
 
-fn kind(section: &Section<'_>) -> Option<CheckKind> {
+/// What is done; a script in the service's task, unless it names another one.
+fn kind(section: &Section<'_>, of_service: &str) -> Option<CheckKind> {
     let text = |name: &str| section.string(name).unwrap_or_default();
     let tls_skip_verify = section.bool("tls_skip_verify").unwrap_or(false);
     match text("type").to_lowercase().as_str() {
@@ -255,7 +264,9 @@ fn kind(section: &Section<'_>) -> Option<CheckKind> {
                 section.refuse(section.pos, format!("{} has no command; add command = \"/bin/...\"", section.name));
             }
             let args = section.texts("args").unwrap_or_default();
-            Some(CheckKind::Script(ScriptCheck { command, args, task: text("task") }))
+            let task = section.string("task").filter(|task| !task.is_empty());
+            let task = task.unwrap_or_else(|| of_service.to_owned());
+            Some(CheckKind::Script(ScriptCheck { command, args, task }))
         }
         "" => {
             section.refuse(
@@ -357,7 +368,7 @@ pub(super) fn check_names(
                 of_group(&check.pos);
             }
             if let CheckKind::Script(script) = &check.kind {
-                if !is_task(&script.task) {
+                if script.task != service.task && !is_task(&script.task) {
                     no_task(&script.task, &check.pos);
                 } else if of_task.is_none() && script.task.is_empty() && service.task.is_empty() && tasks.len() != 1 {
                     let message =

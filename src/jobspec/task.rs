@@ -50,6 +50,7 @@ pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sin
     if driver.is_empty() {
         task.error(task.pos_of("driver"), format!("{} has no driver; add driver = \"exec\"", task.name));
     }
+    scheduling::check_scaling(&task);
     let resources = task.child("resources", &RESOURCES);
     let services = service::services(&task, &format!("{}-{name}", around.prefix));
     let templates = files::templates(&task, &name);

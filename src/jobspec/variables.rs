@@ -184,7 +184,7 @@ impl Declaration<'_> {
             (None, Some(default)) => (self.pos.clone(), default.clone()),
             (None, None) => {
                 let message = format!(
-                    "variable \"{name}\" has no value; give it a default, --var {name}=..., a variable file or NOMAD_VAR_{name}"
+                    "Unset variable \"{name}\"; give it a default, --var {name}=..., a variable file or NOMAD_VAR_{name}"
                 );
                 return Err(Diagnostic::new(self.pos, message));
             }

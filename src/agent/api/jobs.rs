@@ -1,6 +1,6 @@
 //! `/v1/jobs`: lists, and registering.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Call;
 use super::answer::{Answer, Refusal};
@@ -179,19 +179,24 @@ pub(super) async fn register(mut call: Call) -> Result<Answer, Refusal> {
     Ok(Answer::written(done.index, value))
 }
 
+/// The job of a body, which has an ID, in canonical form.
+pub(super) fn job_of(call: &Call, input: &Input) -> Result<Map<String, Value>, Refusal> {
+    let spec = given(call, input)?;
+    if spec.get("ID").and_then(Value::as_str).is_none_or(str::is_empty) {
+        return Err(Refusal::bad("Job ID hasn't been provided"));
+    }
+    Ok(spec)
+}
+
 /// The job of a body, in canonical form: the one place where a job comes in. One that names no namespace is of the request's.
-pub(super) fn job_of(call: &Call, input: &Input) -> Result<serde_json::Map<String, Value>, Refusal> {
+pub(super) fn given(call: &Call, input: &Input) -> Result<Map<String, Value>, Refusal> {
     let mut job = input.get("Job").cloned().ok_or_else(|| Refusal::bad("Job must be specified"))?;
     let Some(given) = job.as_object_mut() else { return Err(Refusal::bad("Job must be an object")) };
     if given.get("Namespace").and_then(Value::as_str).is_none_or(str::is_empty) {
         given.insert("Namespace".to_owned(), call.one_namespace().into());
     }
     let now = crate::agent::model::Nanos::of(std::time::SystemTime::now());
-    let spec = crate::jobspec::canonicalize(&job, now.0).map_err(|e| Refusal::bad(e.to_string()))?;
-    if spec.get("ID").and_then(Value::as_str).is_none_or(str::is_empty) {
-        return Err(Refusal::bad("Job ID hasn't been provided"));
-    }
-    Ok(spec)
+    crate::jobspec::canonicalize(&job, now.0).map_err(|e| Refusal::bad(e.to_string()))
 }
 
 fn submission(input: &Input) -> Result<Option<Submission>, Refusal> {

@@ -6,9 +6,13 @@ use super::Call;
 use super::answer::{Answer, Refusal};
 use super::lists::{self, Found, Page, Token};
 use super::shape;
+use crate::agent::commands::listed;
 use crate::agent::model::Namespace;
 use crate::agent::state::Table;
 use crate::spec::json::json;
+
+/// Longest description, in bytes.
+const LONGEST_DESCRIPTION: usize = 256;
 
 fn shown(namespace: &Namespace) -> Value {
     json!({
@@ -57,13 +61,19 @@ pub(super) async fn apply(mut call: Call) -> Result<Answer, Refusal> {
     if !call.id().is_empty() && call.id() != name {
         return Err(Refusal::bad("Namespace name does not match request path"));
     }
+    let description = input.text("Description")?;
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let mut wrong = Vec::new();
     if name.is_empty() || name.len() > 128 || !name.chars().all(fits) {
-        let why = format!("invalid name {name:?}. Must match regex ^[a-zA-Z0-9-]{{1,128}}$");
-        return Err(Refusal::failed(format!("Invalid namespace {name:?}: 1 error occurred:\n\t* {why}\n\n")));
+        wrong.push(format!("invalid name {name:?}. Must match regex ^[a-zA-Z0-9-]{{1,128}}$"));
     }
-    let namespace =
-        Namespace { name, description: input.text("Description")?, meta: input.texts("Meta")?, ..Namespace::default() };
+    if description.len() > LONGEST_DESCRIPTION {
+        wrong.push(format!("description longer than {LONGEST_DESCRIPTION}"));
+    }
+    if !wrong.is_empty() {
+        return Err(Refusal::failed(format!("Invalid namespace {name:?}: {}", listed(&wrong))));
+    }
+    let namespace = Namespace { name, description, meta: input.texts("Meta")?, ..Namespace::default() };
     let (index, ()) = call.api.state.change(move |change| change.put_namespace(namespace)).await?;
     Ok(Answer::written(index, json!({})))
 }

@@ -5,7 +5,7 @@ use tokio::sync::Semaphore;
 
 use super::Call;
 use super::answer::{Answer, Refusal};
-use super::jobs::job_of;
+use super::jobs::{given, job_of};
 use super::{limits, shape};
 use crate::agent::model::{DesiredUpdates, JobVersion, Role};
 use crate::jobspec::{self, PlannedUpdates};
@@ -37,10 +37,10 @@ pub(super) async fn parse(mut call: Call) -> Result<Answer, Refusal> {
     parsed.map(Answer::of).map_err(|e: jobspec::Error| Refusal::bad(format!("Failed to parse job: {e}")))
 }
 
-/// `PUT /v1/validate/job`.
+/// `PUT /v1/validate/job`: what is wrong is told in the answer, also that there is no ID.
 pub(super) async fn validate(mut call: Call) -> Result<Answer, Refusal> {
     let input = call.input().await?;
-    let spec = job_of(&call, &input)?;
+    let spec = given(&call, &input)?;
     let found = call.api.commands.validate(spec);
     Ok(Answer::of(json!({
         "DriverConfigValidated": true,

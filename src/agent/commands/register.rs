@@ -8,10 +8,9 @@ use tokio::sync::Semaphore;
 use super::{CommandError, Commands, Planned, Register, Registered, Validated, rules};
 use crate::agent::core::{Core, evaluation, new_id, now};
 use crate::agent::jobs::{self, Read};
-use crate::agent::model::{EvalStatus, Evaluation, JobKey, JobVersion, Trigger};
+use crate::agent::model::{EvalStatus, Evaluation, JobKey, JobVersion, Submission, Trigger};
 use crate::agent::periodic::next;
 use crate::agent::schedule::is_same;
-use crate::agent::schedule::periodic;
 use crate::agent::settings;
 use crate::agent::state::View;
 use crate::agent::versions::{Kept, keep, mistakes, runs_itself, version};
@@ -23,6 +22,9 @@ use crate::spec::collections::BTreeMap;
 /// Limits concurrent plans: each may take a second of CPU time, also when nobody waits for it any more.
 static PLANS: Semaphore = Semaphore::const_new(2);
 
+/// Bytes of the source of a job that are kept, its variables included.
+const LARGEST_SOURCE: usize = 1_000_000;
+
 /// A job that was parsed and can be stored.
 struct Prepared {
     key: JobKey,
@@ -33,17 +35,22 @@ struct Prepared {
 
 /// Parses a submitted specification.
 fn prepare(core: &Core, given: Map<String, Value>) -> Result<Prepared, Vec<String>> {
-    let now = now();
-    let spec = jobspec::canonicalize(&Value::Object(given), now.0);
+    let spec = jobspec::canonicalize(&Value::Object(given), now().0);
     let spec = spec.map_err(|error| vec![error.to_string()])?;
-    let Read { job, mut warnings } = jobs::read(&spec)?;
-    let key = JobKey { namespace: job.namespace.clone(), id: job.id.clone() };
-    if let Some(clock) = &job.scheduling.periodic {
-        for spec in &clock.specs {
-            periodic::next(spec, &clock.time_zone, now).map_err(|why| vec![why.to_string()])?;
+    let mut wrong = rules::check(&spec);
+    // What keeps it from being read does not hide what is wrong besides. Without an ID it has no name to be read by.
+    let has_id = spec.get("ID").and_then(Value::as_str).is_some_and(|id| !id.is_empty());
+    let read = if has_id { jobs::read(&spec) } else { Err(Vec::new()) };
+    let Read { job, mut warnings } = match read {
+        Ok(read) if wrong.is_empty() => read,
+        Ok(_) => return Err(wrong),
+        Err(mut errors) => {
+            errors.append(&mut wrong);
+            return Err(errors);
         }
-    }
-    rules::check(&spec, &job)?;
+    };
+    warnings.extend(rules::warnings(&spec));
+    let key = JobKey { namespace: job.namespace.clone(), id: job.id.clone() };
     if core.state.read().and_then(|view| settings::is_on(&view, settings::MEMORY)).is_ok_and(|is_on| !is_on) {
         let tasks = job.groups.iter().flat_map(|group| &group.tasks);
         for task in tasks.filter(|task| task.resources.memory_max_mib != 0) {
@@ -52,6 +59,18 @@ fn prepare(core: &Core, given: Map<String, Value>) -> Result<Prepared, Vec<Strin
         }
     }
     Ok(Prepared { key, spec, job, warnings })
+}
+
+/// Whether the source of a job is small enough to be kept. The job is registered in any case.
+fn is_kept(given: &Submission, warnings: &mut Vec<String>) -> bool {
+    let flags: usize = given.variable_flags.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let size = given.source.len() + given.variables.len() + flags;
+    if size > LARGEST_SOURCE {
+        let [size, most] = [size, LARGEST_SOURCE].map(|bytes| bytes as f64 / 1e6);
+        let why = "and will be discarded";
+        warnings.push(format!("job source size of {size:.1} MB exceeds maximum of {most:.1} MB {why}"));
+    }
+    size <= LARGEST_SOURCE
 }
 
 /// The text of warnings, as Nomad's answers have it.
@@ -136,7 +155,8 @@ impl Commands {
     /// [`CommandError`]: the errors in the job; a job that has changed meanwhile, or is of another kind.
     pub async fn register(&self, given: Register) -> Result<Registered, CommandError> {
         let Register { spec, submission, enforce_index, preserve_counts, preserve_resources, eval_priority } = given;
-        let Prepared { key, spec, warnings, .. } = prepare(&self.core, spec).map_err(|errors| mistakes(&errors))?;
+        let Prepared { key, spec, mut warnings, .. } = prepare(&self.core, spec).map_err(|errors| mistakes(&errors))?;
+        let submission = submission.filter(|given| is_kept(given, &mut warnings));
         let made = self.change(move |core, change| {
             check_namespace(change, &key)?;
             let old = change.job(&key)?;

@@ -1,88 +1,298 @@
-//! Nomad's rules for what a job says to its scheduler, as far as they relate several values or depend on the job's type.
+//! Nomad's rules for a job, as far as they relate several values or depend on the job's type.
 
-use std::time::Duration;
+mod service;
+mod task;
+mod words;
 
 use serde_json::{Map, Value};
 
-use super::listed;
-use crate::alloc::go_duration;
-use crate::spec::{Job, JobType};
+use self::words::{items, nest, number, shown, tell, text, time};
+use crate::agent::commands::error::listed;
+use crate::agent::schedule::periodic;
 
 const SECOND: u64 = 1_000_000_000;
 /// Least values of a `reschedule` block, in nanoseconds.
 const LEAST_DELAY: u64 = 5 * SECOND;
 const LEAST_INTERVAL: u64 = 15 * SECOND;
+/// Longest descriptions of a job and of a version, in bytes.
+const LONGEST_DESCRIPTION: usize = 1000;
 
-/// Checks a job and the specification that it was read from.
-///
-/// # Errors
-/// What Nomad refuses, in Nomad's words.
-pub(super) fn check(spec: &Map<String, Value>, job: &Job) -> Result<(), Vec<String>> {
+/// What Nomad refuses in a specification, in Nomad's words, beside what keeps it from being read as a job.
+pub(super) fn check(spec: &Map<String, Value>) -> Vec<String> {
     let mut wrong = Vec::new();
-    for group in spec.get("TaskGroups").and_then(Value::as_array).into_iter().flatten() {
-        nest(&mut wrong, "Task group", group, &of_group(group, job.kind));
+    let is_empty = |field: &str| part(spec, field).as_str().is_none_or(str::is_empty);
+    let kind = part(spec, "Type").as_str().unwrap_or_default();
+    let (is_system, groups) = (kind == "system", items(part(spec, "TaskGroups")));
+    let is_nowhere = items(part(spec, "Datacenters")).iter().any(|name| *name == "");
+    let is_scaled = groups.iter().any(|group| !group["Scaling"].is_null());
+    tell(
+        &mut wrong,
+        &[
+            (is_empty("ID"), "Missing job ID"),
+            (is_empty("Name"), "Missing job name"),
+            (is_nowhere, "Job datacenter must be non-empty string"),
+            (is_system && is_scaled, "Task groups with job type system do not support scaling blocks"),
+            (!is_empty("Payload"), "job can't be submitted with a payload, only dispatched"),
+        ],
+    );
+    preferences(&mut wrong, is_system, "affinity", items(part(spec, "Affinities")));
+    preferences(&mut wrong, is_system, "spread", items(part(spec, "Spreads")));
+    for (what, of) in [("UI", "UI"), ("Tagged version", "VersionTag")] {
+        let length = text(part(spec, of), "Description").len();
+        if length > LONGEST_DESCRIPTION {
+            let most = LONGEST_DESCRIPTION;
+            wrong.push(format!("{what} description must be under {most} characters, currently {length}"));
+        }
     }
-    let (periodic, parameterized) = (&job.scheduling.periodic, &job.scheduling.parameterized);
-    for (what, is_there) in [
-        ("Periodic", periodic.as_ref().is_some_and(|periodic| periodic.enabled)),
-        ("Parameterized job", parameterized.is_some()),
-    ] {
-        if is_there && !job.kind.runs_to_completion() {
+    for group in groups {
+        nest(&mut wrong, &format!("Task group {}", text(group, "Name")), &of_group(group, kind));
+    }
+    let (clock, parameterized) = (part(spec, "Periodic"), part(spec, "ParameterizedJob"));
+    for (what, is_there) in [("Periodic", clock["Enabled"] == true), ("Parameterized job", !parameterized.is_null())] {
+        if is_there && !runs_to_completion(kind) {
             wrong.push(format!("{what} can only be used with \"batch\" or \"sysbatch\" scheduler"));
         }
     }
-    if let Some(keys) = parameterized {
-        let both = keys.meta_required.iter().filter(|key| keys.meta_optional.contains(*key));
-        let both: Vec<&str> = both.map(String::as_str).collect();
-        if !both.is_empty() {
-            wrong.push(format!(
-                "Required and optional meta keys should be disjoint. Following keys exist in both: [{}]",
-                both.join(" ")
-            ));
+    of_clock(clock, &mut wrong);
+    let optional = items(&parameterized["MetaOptional"]);
+    let both = items(&parameterized["MetaRequired"]).iter().filter(|key| optional.contains(key));
+    let both: Vec<&str> = both.filter_map(Value::as_str).collect();
+    if !both.is_empty() {
+        wrong.push(format!(
+            "Required and optional meta keys should be disjoint. Following keys exist in both: [{}]",
+            both.join(" ")
+        ));
+    }
+    wrong
+}
+
+/// What Nomad warns of, in Nomad's words.
+pub(super) fn warnings(spec: &Map<String, Value>) -> Vec<String> {
+    let mut all = Vec::new();
+    let groups = items(part(spec, "TaskGroups"));
+    for group in groups {
+        let (parallel, count) = (number(&group["Update"], "MaxParallel"), number(group, "Count"));
+        if count > 1 && parallel > count {
+            let why = format!(
+                "Update max parallel count is greater than task group count ({parallel} > {count}). A destructive change \
+                 would result in the simultaneous replacement of all allocations."
+            );
+            all.push(format!("Group {:?} has warnings: {}", text(group, "Name"), listed(&[why])));
         }
     }
-    if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    let updates = || groups.iter().map(|group| &group["Update"]).filter(|update| !update.is_null());
+    let promotes = |update: &Value| update["AutoPromote"] == true;
+    let is_mixed = updates().any(promotes) && !updates().all(|update| update["Canary"] == 0 || promotes(update));
+    let has_cron = !text(part(spec, "Periodic"), "Spec").is_empty();
+    tell(
+        &mut all,
+        &[
+            (is_mixed, "auto_promote must be true for all groups to enable automatic promotion"),
+            (has_cron, "cron is deprecated and may be removed in a future release. Use crons instead"),
+        ],
+    );
+    all
 }
 
-/// Adds the errors of a group or task as one.
-fn nest(wrong: &mut Vec<String>, kind: &str, owner: &Value, errors: &[String]) {
-    if !errors.is_empty() {
-        let name = owner["Name"].as_str().unwrap_or_default();
-        wrong.push(format!("{kind} {name} validation failed: {}", listed(errors)));
+/// A member of the job; null where there is none.
+fn part<'a>(spec: &'a Map<String, Value>, field: &str) -> &'a Value {
+    static NOTHING: Value = Value::Null;
+    spec.get(field).unwrap_or(&NOTHING)
+}
+
+fn runs_to_completion(kind: &str) -> bool {
+    matches!(kind, "batch" | "sysbatch")
+}
+
+/// The clock of a periodic job. One that is not enabled starts nothing, whatever it says.
+fn of_clock(clock: &Value, wrong: &mut Vec<String>) {
+    if clock["Enabled"] != true {
+        return;
     }
+    let (one, many, kind) = (text(clock, "Spec"), items(&clock["Specs"]), text(clock, "SpecType"));
+    tell(
+        wrong,
+        &[
+            (!one.is_empty() && !many.is_empty(), "Only cron or crons may be used"),
+            (one.is_empty() && many.is_empty(), "Must specify a spec"),
+        ],
+    );
+    if kind != "cron" {
+        wrong.push(format!("Unknown periodic specification type {kind:?}"));
+        return;
+    }
+    let specs = Some(one).filter(|one| !one.is_empty()).into_iter().chain(many.iter().filter_map(Value::as_str));
+    wrong.extend(periodic::mistakes(specs, text(clock, "TimeZone")).iter().map(ToString::to_string));
 }
 
-fn of_group(group: &Value, kind: JobType) -> Vec<String> {
+fn of_group(group: &Value, kind: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let (update, migrate, policy) = (&group["Update"], &group["Migrate"], &group["ReschedulePolicy"]);
-    let is_service = kind == JobType::Service;
-    if matches!(kind, JobType::Service | JobType::Batch) {
+    let is_service = kind == "service";
+    if !matches!(kind, "system" | "sysbatch") {
         of_reschedule(policy, &mut wrong);
     } else if !policy.is_null() {
         wrong.push("System or sysbatch jobs should not have a reschedule policy".to_owned());
     }
     if !update.is_null() {
-        if kind.runs_to_completion() {
-            wrong.push(format!("Job type {:?} does not allow update block", kind.as_str()));
+        if !matches!(kind, "service" | "system") {
+            wrong.push(format!("Job type {kind:?} does not allow update block"));
         }
         of_update(update, &mut wrong);
     }
     if !migrate.is_null() {
-        if !is_service {
-            wrong.push(format!("Job type {:?} does not allow migrate block", kind.as_str()));
-        } else if time(migrate, "MinHealthyTime") > time(migrate, "HealthyDeadline") {
-            wrong.push("MinHealthyTime must be less than HealthyDeadline".to_owned());
+        if is_service {
+            of_migrate(migrate, &mut wrong);
+        } else {
+            wrong.push(format!("Job type {kind:?} does not allow migrate block"));
         }
     }
-    let progress = time(update, "ProgressDeadline");
-    for task in group["Tasks"].as_array().into_iter().flatten() {
-        let kill = time(task, "KillTimeout");
-        if is_service && progress > 0 && kill > progress {
-            let (kill, progress) = (shown(kill), shown(progress));
-            let error = format!("KillTimout ({kill}) longer than the group's ProgressDeadline ({progress})");
-            nest(&mut wrong, "Task", task, &[error]);
+    let (is_system, count) = (kind == "system", number(group, "Count"));
+    preferences(&mut wrong, is_system, "affinity", items(&group["Affinities"]));
+    preferences(&mut wrong, is_system, "spread", items(&group["Spreads"]));
+    for (name, volume) in group["Volumes"].as_object().into_iter().flatten() {
+        let errors = of_volume(volume, count);
+        if !errors.is_empty() {
+            wrong.push(format!("Task group volume validation for {name} failed: {}", listed(&errors)));
         }
     }
+    nest(&mut wrong, "Task group service", &service::of_group(group));
+    nest(&mut wrong, "Task group scaling policy", &of_scaling(&group["Scaling"], count));
+    let progress = is_service.then(|| time(update, "ProgressDeadline"));
+    for task in items(&group["Tasks"]) {
+        let mut errors = Vec::new();
+        task::check(task, progress, &mut errors);
+        preferences(&mut errors, is_system, "affinity", items(&task["Affinities"]));
+        service::of_task(task, &mut errors);
+        nest(&mut wrong, &format!("Task {}", text(task, "Name")), &errors);
+    }
+    wrong
+}
+
+/// The affinities or spreads of a job, group or task.
+fn preferences(wrong: &mut Vec<String>, is_system: bool, what: &str, blocks: &[Value]) {
+    let is_affinity = what == "affinity";
+    let (article, title) = if is_affinity { ("an", "Affinity") } else { ("a", "Spread") };
+    let check: fn(&Value) -> Vec<String> = if is_affinity { of_affinity } else { of_spread };
+    if is_system && !blocks.is_empty() {
+        wrong.push(format!("System jobs may not have {article} {what} block"));
+        return;
+    }
+    for (at, block) in blocks.iter().enumerate() {
+        nest(wrong, &format!("{title} {}", at + 1), &check(block));
+    }
+}
+
+fn of_affinity(affinity: &Value) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let (operand, has_value) = (text(affinity, "Operand"), !text(affinity, "RTarget").is_empty());
+    match operand {
+        // With one node it does not matter what these say.
+        "regexp" | "version" | "semver" => {}
+        "set_contains" | "set_contains_all" | "set_contains_any" => {
+            tell(&mut wrong, &[(!has_value, "Set contains operators require an RTarget")]);
+        }
+        "=" | "==" | "is" | "!=" | "not" | "<" | "<=" | ">" | ">=" if has_value => {}
+        "=" | "==" | "is" | "!=" | "not" | "<" | "<=" | ">" | ">=" => {
+            wrong.push(format!("Operator {operand:?} requires an RTarget"));
+        }
+        _ => wrong.push(format!("Unknown affinity operator {operand:?}")),
+    }
+    let weight = number(affinity, "Weight");
+    tell(
+        &mut wrong,
+        &[
+            (text(affinity, "LTarget").is_empty(), "No LTarget provided but is required"),
+            (weight == 0, "Affinity weight cannot be zero"),
+            (!(-100..=100).contains(&weight), "Affinity weight must be within the range [-100,100]"),
+        ],
+    );
+    wrong
+}
+
+fn of_spread(spread: &Value) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let is_weighed = (1..=100).contains(&number(spread, "Weight"));
+    tell(
+        &mut wrong,
+        &[
+            (text(spread, "Attribute").is_empty(), "Missing spread attribute"),
+            (!is_weighed, "Spread block must have a positive weight from 0 to 100"),
+        ],
+    );
+    let (mut seen, mut sum) = (Vec::new(), 0);
+    for target in items(&spread["SpreadTarget"]) {
+        let (value, percent) = (text(target, "Value"), number(target, "Percent"));
+        if seen.contains(&value) {
+            wrong.push(format!("Spread target value {value:?} already defined"));
+        }
+        if percent > 100 {
+            wrong.push(format!("Spread target percentage for value {value:?} must be between 0 and 100"));
+        }
+        seen.push(value);
+        sum += percent;
+    }
+    if sum > 100 {
+        wrong.push(format!("Sum of spread target percentages must not be greater than 100%; got {sum}%"));
+    }
+    wrong
+}
+
+fn of_migrate(migrate: &Value, wrong: &mut Vec<String>) {
+    let (parallel, check) = (number(migrate, "MaxParallel"), text(migrate, "HealthCheck"));
+    if parallel < 0 {
+        wrong.push(format!("MaxParallel must be >= 0 but found {parallel}"));
+    }
+    match check {
+        "checks" | "task_states" => {}
+        "" => tell(wrong, &[(parallel > 0, "Missing HealthCheck")]),
+        _ => wrong.push(format!("Invalid HealthCheck: {check:?}")),
+    }
+    if time(migrate, "MinHealthyTime") > time(migrate, "HealthyDeadline") {
+        wrong.push("MinHealthyTime must be less than HealthyDeadline".to_owned());
+    }
+}
+
+/// How many of a group may use a volume of a plugin; what else is wrong with a volume keeps a job from being read.
+fn of_volume(volume: &Value, count: i64) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let (mode, is_read_only) = (text(volume, "AccessMode"), volume["ReadOnly"] == true);
+    let (only_reads, only_one) = match mode {
+        _ if volume["Type"] != "csi" => return wrong,
+        "single-node-reader-only" => (true, "reader"),
+        "single-node-writer" => (false, "reader or writer"),
+        "multi-node-reader-only" => (true, ""),
+        "multi-node-single-writer" if !is_read_only => (false, "writer"),
+        _ => return wrong,
+    };
+    if only_reads && !is_read_only {
+        wrong.push(format!("{mode} volumes must be read-only"));
+    }
+    if !only_one.is_empty() && count > 1 && volume["PerAlloc"] != true {
+        wrong.push(format!("volume with {mode} access mode allows only one {only_one}"));
+    }
+    wrong
+}
+
+fn of_scaling(policy: &Value, count: i64) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if policy.is_null() {
+        return wrong;
+    }
+    let (kind, least, most) = (text(policy, "Type"), number(policy, "Min"), policy["Max"].as_i64().unwrap_or(-1));
+    if kind != "horizontal" {
+        wrong.push(format!("scaling policy type \"{kind}\" is not valid"));
+    }
+    tell(
+        &mut wrong,
+        &[
+            (most < 0, "maximum count must be specified and non-negative"),
+            (most >= 0 && most < least, "maximum count must not be less than minimum count"),
+            (most < count, "task group count must not be greater than maximum count in scaling policy"),
+            (count < least, "task group count must not be less than minimum count in scaling policy"),
+        ],
+    );
+    wrong.iter_mut().for_each(|rule| rule.insert_str(0, "Scaling policy invalid: "));
     wrong
 }
 
@@ -110,7 +320,7 @@ fn of_update(update: &Value, wrong: &mut Vec<String>) {
 fn of_reschedule(policy: &Value, wrong: &mut Vec<String>) {
     let [interval, delay, ceiling] = ["Interval", "Delay", "MaxDelay"].map(|field| time(policy, field));
     let (attempts, is_unlimited) = (time(policy, "Attempts"), policy["Unlimited"] == true);
-    let function = policy["DelayFunction"].as_str().unwrap_or_default();
+    let function = text(policy, "DelayFunction");
     if attempts == 0 && !is_unlimited {
         return;
     }
@@ -183,21 +393,11 @@ fn misfit(function: &str, attempts: u64, [interval, delay, ceiling]: [u64; 3]) -
     (needed > limit).then_some((fitting, needed))
 }
 
-/// A number that is not negative, of nanoseconds if it is a time.
-fn time(block: &Value, field: &str) -> u64 {
-    block[field].as_u64().unwrap_or_default()
-}
-
-fn shown(nanos: u64) -> String {
-    go_duration(Duration::from_nanos(nanos))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::agent::jobs;
     use crate::jobspec;
 
     /// What is wrong with a job whose group has `block` with these members; a block whose name begins with `P` is the job's.
@@ -206,9 +406,7 @@ mod tests {
         let mut job = json!({ "ID": "j", "Type": kind, "TaskGroups": [{ "Name": "g", "Tasks": [task] }] });
         let owner = if block.starts_with('P') { &mut job } else { &mut job["TaskGroups"][0] };
         owner[block] = members.clone();
-        let spec = jobspec::canonicalize(&job, 0).unwrap();
-        let job = jobs::read(&spec).unwrap().job;
-        check(&spec, &job).err().unwrap_or_default()
+        check(&jobspec::canonicalize(&job, 0).unwrap())
     }
 
     /// The same, of the group alone.
@@ -232,11 +430,279 @@ mod tests {
                 assert_eq!(errors(kind, block, members), [""; 0], "{kind}");
             }
         }
-        let disabled = json!({ "Enabled": false, "Spec": "0 4 * * *", "SpecType": "cron" });
+        let disabled = json!({ "Enabled": false, "Spec": "0 4 * *", "TimeZone": "X/Y" });
         assert_eq!(errors("service", "Periodic", &disabled), [""; 0]);
+        for (members, told) in [
+            (json!({}), "Must specify a spec"),
+            (json!({ "Spec": "@daily", "Specs": ["@hourly"] }), "Only cron or crons may be used"),
+            (json!({ "Spec": "@daily", "SpecType": "test" }), "Unknown periodic specification type \"test\""),
+            (json!({ "Spec": "0 4 * *" }), "\"0 4 * *\" is not a cron expression: "),
+            (json!({ "Specs": ["@daily", "0 4 * *"] }), "\"0 4 * *\" is not a cron expression: "),
+            (json!({ "Spec": "@daily", "TimeZone": "X/Y" }), "time zone \"X/Y\" is not known"),
+        ] {
+            let errors = errors("batch", "Periodic", &members);
+            assert!(matches!(&errors[..], [one] if one.starts_with(told)), "{members}: {errors:?}");
+        }
         let both = json!({ "MetaRequired": ["a", "b"], "MetaOptional": ["b"] });
         let told = "Required and optional meta keys should be disjoint. Following keys exist in both: [b]";
         assert_eq!(errors("batch", "ParameterizedJob", &both), [told]);
+    }
+
+    /// The texts of what is wrong with a sound job in which something was set.
+    fn broken(kind: &str, sets: &[(&str, Value)]) -> Vec<String> {
+        let task = json!({ "Name": "t", "Driver": "raw_exec", "Config": { "command": "true" } });
+        let mut job = json!({ "ID": "j", "Type": kind, "TaskGroups": [{ "Name": "g", "Tasks": [task] }] });
+        for (at, value) in sets {
+            let at = at.replace("GROUP", "/TaskGroups/0").replace("TASK", "/TaskGroups/0/Tasks/0");
+            let (owner, last) = at.rsplit_once('/').unwrap();
+            job.pointer_mut(owner).unwrap()[last] = value.clone();
+        }
+        let errors = check(&jobspec::canonicalize(&job, 0).unwrap());
+        let lines = errors.iter().flat_map(|error| error.lines()).map(|line| line.trim_start_matches("\t* "));
+        lines.filter(|line| !line.is_empty() && !line.ends_with(" occurred:")).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn jobs_and_groups_are_refused_in_nomads_words() {
+        let long = "x".repeat(LONGEST_DESCRIPTION + 1);
+        let scaling = |rule: &str| format!("Scaling policy invalid: {rule}");
+        let too_many = scaling("task group count must not be greater than maximum count in scaling policy");
+        let no_most = scaling("maximum count must be specified and non-negative");
+        let crossed = scaling("maximum count must not be less than minimum count");
+        for (kind, at, value, told) in [
+            ("service", "/Name", json!(""), &["Missing job name"][..]),
+            ("service", "/Datacenters", json!([""]), &["Job datacenter must be non-empty string"]),
+            ("batch", "/Payload", json!("eA=="), &["job can't be submitted with a payload, only dispatched"]),
+            (
+                "service",
+                "/UI",
+                json!({ "Description": long }),
+                &["UI description must be under 1000 characters, currently 1001"],
+            ),
+            (
+                "service",
+                "/VersionTag",
+                json!({ "Description": long }),
+                &["Tagged version description must be under 1000 characters, currently 1001"],
+            ),
+            (
+                "system",
+                "GROUP/Scaling",
+                json!({ "Max": 1 }),
+                &["Task groups with job type system do not support scaling blocks"],
+            ),
+            ("service", "GROUP/Scaling", json!({ "Min": 0, "Max": 1 }), &[]),
+            ("service", "GROUP/Scaling", json!({ "Min": 2, "Max": 1 }), &[crossed.as_str(), too_many.as_str()]),
+            ("service", "GROUP/Scaling", json!({ "Min": 0 }), &[no_most.as_str(), too_many.as_str()]),
+            (
+                "service",
+                "GROUP/Scaling",
+                json!({ "Max": 1, "Type": "x" }),
+                &["Scaling policy invalid: scaling policy type \"x\" is not valid"],
+            ),
+            (
+                "service",
+                "/Affinities",
+                json!([{ "Operand": "~", "Weight": 0 }]),
+                &[
+                    "Unknown affinity operator \"~\"",
+                    "No LTarget provided but is required",
+                    "Affinity weight cannot be zero",
+                ],
+            ),
+            (
+                "batch",
+                "TASK/Affinities",
+                json!([{ "LTarget": "${meta.a}", "Operand": "=", "Weight": 101 }]),
+                &["Operator \"=\" requires an RTarget", "Affinity weight must be within the range [-100,100]"],
+            ),
+            ("system", "GROUP/Affinities", json!([{}]), &["System jobs may not have an affinity block"]),
+            ("system", "/Spreads", json!([{}]), &["System jobs may not have a spread block"]),
+            (
+                "service",
+                "GROUP/Spreads",
+                json!([{ "Weight": 0,
+                    "SpreadTarget": [{ "Value": "a", "Percent": 60 }, { "Value": "a", "Percent": 60 }] }]),
+                &[
+                    "Missing spread attribute",
+                    "Spread block must have a positive weight from 0 to 100",
+                    "Spread target value \"a\" already defined",
+                    "Sum of spread target percentages must not be greater than 100%; got 120%",
+                ],
+            ),
+            (
+                "service",
+                "GROUP/Migrate",
+                json!({ "MaxParallel": -1, "HealthCheck": "manual" }),
+                &["MaxParallel must be >= 0 but found -1", "Invalid HealthCheck: \"manual\""],
+            ),
+            ("service", "GROUP/Migrate", json!({ "HealthCheck": "" }), &["Missing HealthCheck"]),
+        ] {
+            assert_eq!(broken(kind, &[(at, value.clone())]), told, "{at} {value}");
+        }
+    }
+
+    #[test]
+    fn a_volume_has_no_more_users_than_it_may_have() {
+        let volume = |mode: &str, per_alloc: bool| {
+            let mut volume = json!({ "Name": "v", "Type": "csi", "Source": "s", "AttachmentMode": "file-system" });
+            (volume["AccessMode"], volume["PerAlloc"]) = (json!(mode), json!(per_alloc));
+            json!({ "v": volume })
+        };
+        for (mode, per_alloc, told) in [
+            ("single-node-writer", true, &[][..]),
+            ("multi-node-multi-writer", false, &[]),
+            (
+                "single-node-writer",
+                false,
+                &["volume with single-node-writer access mode allows only one reader or writer"],
+            ),
+            (
+                "single-node-reader-only",
+                false,
+                &[
+                    "single-node-reader-only volumes must be read-only",
+                    "volume with single-node-reader-only access mode allows only one reader",
+                ],
+            ),
+        ] {
+            let sets = [("GROUP/Count", json!(2)), ("GROUP/Volumes", volume(mode, per_alloc))];
+            assert_eq!(broken("service", &sets), told, "{mode}");
+        }
+    }
+
+    #[test]
+    fn tasks_are_refused_in_nomads_words() {
+        for (at, value, told) in [
+            (
+                "TASK/Resources",
+                json!({ "MemoryMB": 10, "SecretsMB": 11 }),
+                &["SecretsMB value (11) cannot be larger than MemoryMB value (10)"][..],
+            ),
+            (
+                "TASK/Templates",
+                json!([{ "DestPath": "a", "ChangeMode": "signal", "Envvars": true,
+                    "Wait": { "Min": 2 * SECOND, "Max": SECOND } }]),
+                &[
+                    "Must specify a source path or have an embedded template",
+                    "cannot use signals with env var templates",
+                    "wait min 2s is greater than max 1s",
+                ],
+            ),
+            (
+                "TASK/Actions",
+                json!([{ "Name": "a b" }, { "Name": "a", "Command": "c" }, { "Name": "a", "Command": "c" }]),
+                &["command cannot be empty", "invalid name 'a b'", "Action a defined multiple times"],
+            ),
+            ("TASK/DispatchPayload", json!({ "File": "../../x" }), &[]),
+            (
+                "TASK/DispatchPayload",
+                json!({ "File": "../../../x" }),
+                &["Dispatch Payload validation failed: destination escapes allocation directory"],
+            ),
+            (
+                "TASK/Identities",
+                json!([{ "Name": "a b", "Audience": ["x", ""], "TTL": -1 }]),
+                &[
+                    "invalid name \"a b\". Must match regex ^[a-zA-Z0-9-_]{1,128}$",
+                    "an empty string is an invalid audience (2)",
+                    "ttl must be >= 0",
+                ],
+            ),
+            ("TASK/Identity", json!({ "TTL": 1 }), &["ttl for default identity not yet supported"]),
+        ] {
+            assert_eq!(broken("service", &[(at, value.clone())]), told, "{at} {value}");
+        }
+    }
+
+    #[test]
+    fn services_are_refused_in_nomads_words() {
+        let service = |more: Value| {
+            let mut service = json!({ "Name": "s", "Provider": "consul" });
+            service.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!([service])
+        };
+        let check = |more: Value| {
+            let mut check = json!({ "Name": "c", "Type": "tcp" });
+            check.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            service(json!({ "Checks": [check] }))
+        };
+        for (at, value, told) in [
+            (
+                "GROUP/Services",
+                service(json!({ "Address": "a", "AddressMode": "host", "Kind": "x" })),
+                &[
+                    "Service address_mode must be \"auto\" if address is set",
+                    "Service s kind must be one of consul service kind or empty",
+                ][..],
+            ),
+            ("GROUP/Services", check(json!({ "TaskName": "t" })), &[]),
+            ("GROUP/Services", check(json!({ "TaskName": "x" })), &["Check c invalid: refers to non-existent task x"]),
+            (
+                "GROUP/Services",
+                check(json!({ "Type": "http", "Path": "http://x/" })),
+                &["Check c invalid: http type must have relative http path"],
+            ),
+            (
+                "GROUP/Services",
+                check(json!({ "AddressMode": "auto" })),
+                &["Check c invalid: invalid address_mode \"auto\" - auto only valid for services"],
+            ),
+            (
+                "GROUP/Services",
+                check(json!({ "OnUpdate": "ignore", "CheckRestart": { "Limit": 1 } })),
+                &["Check c invalid: on_update value \"ignore\" is not compatible with check_restart"],
+            ),
+            (
+                "GROUP/Services",
+                check(json!({ "Type": "script", "SuccessBeforePassing": 1 })),
+                &["Check c invalid: success_before_passing not supported for check of type \"script\""],
+            ),
+            (
+                "GROUP/Services",
+                check(json!({ "Notes": "x".repeat(256) })),
+                &["Check c invalid: notes must not be longer than 255 characters"],
+            ),
+            (
+                "TASK/Services",
+                service(json!({ "AddressMode": "alloc", "TaskName": "u" })),
+                &[
+                    "Service s is invalid: may only specify task the service belongs to, got \"u\"",
+                    "service \"s\" cannot use address_mode=\"alloc\", only services defined in a \"group\" block can use this mode",
+                ],
+            ),
+            (
+                "TASK/Services",
+                check(json!({ "PortLabel": "80" })),
+                &["check \"c\" cannot use a numeric port 80 without setting address_mode=\"driver\""],
+            ),
+            (
+                "TASK/Services",
+                service(json!({ "Checks": [{ "Name": "c" }, { "Name": "c" }] })),
+                &["check \"c\" is duplicate"],
+            ),
+        ] {
+            assert_eq!(broken("service", &[(at, value.clone())]), told, "{at} {value}");
+        }
+        let other = json!([{ "Name": "t", "Provider": "nomad" }]);
+        let mixed = [("GROUP/Services", service(json!({}))), ("TASK/Services", other)];
+        let told = "Multiple service providers used: task group services must use the same provider";
+        assert_eq!(broken("service", &mixed), [told]);
+    }
+
+    #[test]
+    fn what_is_odd_is_told_in_nomads_words() {
+        let groups = json!([
+            { "Name": "g", "Count": 2, "Update": { "MaxParallel": 3, "Canary": 1, "AutoPromote": true } },
+            { "Name": "h", "Update": { "Canary": 1 } },
+        ]);
+        let job = json!({ "ID": "j", "TaskGroups": groups, "Periodic": { "Spec": "@daily" } });
+        let told = warnings(&jobspec::canonicalize(&job, 0).unwrap());
+        let group = "Group \"g\" has warnings: 1 error occurred:\n\t* Update max parallel count is greater than task group \
+                     count (3 > 2). A destructive change would result in the simultaneous replacement of all allocations.\n\n";
+        let promotion = "auto_promote must be true for all groups to enable automatic promotion";
+        let cron = "cron is deprecated and may be removed in a future release. Use crons instead";
+        assert_eq!(told, [group, promotion, cron]);
     }
 
     #[test]

@@ -16,8 +16,9 @@ struct Holder {
     who: String,
 }
 
-/// The node's resources in use. CPU, memory and disk of an allocation are free as soon as it is told to stop, because its
-/// successor waits for its end; ports (also of the bridge) and cores only when it has ended, except for its successor.
+/// The node's resources in use. What an allocation has is free when it has ended, except for its successor, which waits for its
+/// end. CPU, memory and disk of one that this decision stops are free for what else it places; ports (also of the bridge) and cores
+/// are not.
 pub(super) struct Usage<'a> {
     node: &'a Node,
     outside: &'a dyn Fn(u16) -> Option<String>,
@@ -55,13 +56,13 @@ impl<'a> Usage<'a> {
         }
     }
 
-    /// Adds an allocation whose processes may exist; `stays` if it is not to stop.
-    pub(super) fn add(&mut self, alloc: &Allocation, stays: bool) {
+    /// Adds an allocation whose processes may exist, also where it has been told to stop.
+    pub(super) fn add(&mut self, alloc: &Allocation) {
         if alloc.client_status.is_terminal() {
             return;
         }
         let has = &alloc.allocated_resources;
-        if stays && self.counted.insert(alloc.id.clone()) {
+        if self.counted.insert(alloc.id.clone()) {
             let (cpu, memory) = has.most();
             self.cpu_mhz = self.cpu_mhz.saturating_add(cpu);
             self.memory_mb = self.memory_mb.saturating_add(memory);
@@ -79,7 +80,7 @@ impl<'a> Usage<'a> {
         }
     }
 
-    /// An allocation is to stop.
+    /// This decision stops an allocation.
     pub(super) fn release(&mut self, alloc: &Allocation) {
         if self.counted.remove(&alloc.id) {
             let (cpu, memory) = alloc.allocated_resources.most();

@@ -55,6 +55,11 @@ pub fn next(spec: &str, time_zone: &str, after: Nanos) -> Result<Option<Nanos>, 
     Ok(following(&cron, &zone, after))
 }
 
+/// What is wrong with cron expressions and with the time zone that they are of.
+pub(crate) fn mistakes<'a>(specs: impl Iterator<Item = &'a str>, time_zone: &str) -> Vec<PeriodicError> {
+    zone(time_zone).err().into_iter().chain(specs.filter_map(|spec| cron(spec).err())).collect()
+}
+
 fn zone(name: &str) -> Result<TimeZone, PeriodicError> {
     match name {
         "" | "UTC" => Ok(TimeZone::UTC),

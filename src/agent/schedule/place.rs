@@ -42,9 +42,8 @@ impl<'a> Placing<'a> {
         let mut usage = Usage::new(input.node, input.holder, input.last_used);
         let mut stopped = BTreeSet::new();
         for alloc in input.others.iter().chain(input.allocs) {
-            let stays = alloc.desired_status == DesiredStatus::Run;
-            usage.add(alloc, stays);
-            if !stays {
+            usage.add(alloc);
+            if alloc.desired_status != DesiredStatus::Run {
                 stopped.insert(alloc.id.clone());
             }
         }
@@ -322,7 +321,7 @@ impl<'a> Placing<'a> {
                 alloc.deployment_status = Some(status);
             }
         }
-        self.usage.add(&alloc, true);
+        self.usage.add(&alloc);
         self.new.push(alloc.id.clone());
         self.changed.insert(alloc.id.clone(), alloc);
     }

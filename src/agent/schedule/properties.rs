@@ -188,8 +188,7 @@ fn is_reached(world: &mut World) {
     world.check_idempotent();
     let newest = world.versions.len() as u64 - 1;
     for group in &last.groups {
-        let wanted =
-            if matches!(job.kind, JobType::System | JobType::Sysbatch) { group.count.min(1) } else { group.count };
+        let wanted = if job.kind == JobType::System { group.count.min(1) } else { group.count };
         let is_there = |alloc: &&crate::agent::model::Allocation| {
             alloc.task_group == group.name
                 && alloc.job_version == newest

@@ -316,6 +316,33 @@ fn instances_that_have_to_be_apart_are_not_placed_together() {
     world.check_idempotent();
 }
 
+#[test]
+fn what_was_told_to_stop_has_its_place_until_it_has_ended() {
+    let mut large = job(1);
+    large.groups[0].tasks[0].resources.memory_mib = 3000;
+    let (mut web, mut db) = (World::new(), World::beside());
+    web.register(&large);
+    web.settle();
+    web.stop();
+    db.others = web.allocs.clone();
+    let plan = db.register(&large);
+    assert_eq!(plan.eval.failed["g"].reasons, ["it asks for 3000 MiB of memory, and the node has 1000 left"]);
+    web.run_client();
+    db.others = web.allocs.clone();
+    db.wake(Change::AllocEnded);
+    assert_eq!(db.live().len(), 1);
+    // Its own successor waits for its end, and has its place; so has what is placed with the same decision.
+    web.register(&large);
+    web.settle();
+    web.register(&changed(&large, "1"));
+    assert_eq!(web.shown(), ["web.g[0] v3"]);
+    web.settle();
+    let mut other = large;
+    other.groups[0].name = "h".to_owned();
+    web.register(&other);
+    assert_eq!(web.shown(), ["web.h[0] v4"]);
+}
+
 /// A real agent gives two allocations of one group the same fixed port; ours does not (hashicorp/nomad 18509).
 #[test]
 fn a_fixed_port_has_one_owner_who_is_named_and_goes_to_the_successor() {

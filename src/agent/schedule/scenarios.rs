@@ -481,6 +481,24 @@ fn a_system_job_has_one_allocation_and_waits_for_no_other_node() {
 }
 
 #[test]
+fn a_sysbatch_job_has_its_count_on_the_node_and_each_is_done_once() {
+    let mut world = World::new();
+    let plan = world.register(&of_kind(JobType::Sysbatch, 3));
+    assert_eq!(plan.desired["g"], DesiredUpdates { place: 3, ..DesiredUpdates::default() });
+    world.settle();
+    assert_eq!(world.shown(), ["web.g[0] v0", "web.g[1] v0", "web.g[2] v0"]);
+    let now = world.now;
+    end(&mut world.allocs[1], ClientStatus::Complete, now);
+    let plan = world.evaluate(Trigger::JobRegister);
+    assert_eq!(plan.desired["g"], DesiredUpdates { ignore: 3, ..DesiredUpdates::default() });
+    let plan = world.register(&of_kind(JobType::Sysbatch, 1));
+    assert_eq!(plan.desired["g"], DesiredUpdates { in_place_update: 1, stop: 1, ..DesiredUpdates::default() });
+    world.settle();
+    assert_eq!(world.shown(), ["web.g[0] v1"]);
+    world.check_idempotent();
+}
+
+#[test]
 fn a_group_that_is_gone_is_stopped_and_another_one_is_placed() {
     let mut world = World::new();
     world.register(&job(1));

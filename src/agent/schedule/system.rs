@@ -1,4 +1,4 @@
-//! What is wanted of a group of a system or sysbatch job: one allocation on the node, or none.
+//! What is wanted of a group of a system or sysbatch job: its count on each node, which of a system job is one at most.
 
 use crate::agent::model::{Allocation, ClientStatus, DeploymentGroup, DesiredStatus, Nanos, Node, Trigger};
 use crate::jobspec::GroupChange;
@@ -15,35 +15,39 @@ pub(super) fn decide<'a>(facts: &Facts<'a, '_>, node: &Node, may_place: bool) ->
     let (mut live, ended): (Vec<&Allocation>, Vec<&Allocation>) =
         facts.allocs.iter().copied().partition(|alloc| !alloc.is_terminal());
     live.order_by_key(|alloc| (!(facts.is_current)(alloc), std::cmp::Reverse(alloc.create_index)));
-    let wanted = facts.group.count.min(1) as usize;
-    for alloc in live.drain(wanted.min(live.len())..) {
+    let count = facts.group.count;
+    let wanted = if facts.kind == JobType::Sysbatch { count } else { count.min(1) };
+    let mut part = part(facts);
+    for index in 0..wanted {
+        // Of several with one number the newest goes on.
+        let own = live.iter().position(|alloc| alloc.index() == index).map(|at| live.remove(at));
+        match own {
+            Some(alloc) if alloc.desired_transition.migrate == Some(true) => {
+                let why = if node.drain_strategy.is_some() { texts::TAINTED } else { texts::MIGRATED };
+                out.stops.push(Stop { alloc, why });
+                out.desired.migrate += 1;
+                if may_place {
+                    out.placements.push(new(facts, index, Some(alloc)));
+                }
+            }
+            Some(alloc) => update(facts, alloc, part.as_mut(), &mut out),
+            None => match last(&ended, index) {
+                Some(alloc) if is_done(facts, alloc) => out.desired.ignore += 1,
+                // What was done for another version is updated as if it ran.
+                Some(alloc) if facts.kind == JobType::Sysbatch && !(facts.is_current)(alloc) => {
+                    update(facts, alloc, None, &mut out);
+                }
+                previous if may_place => {
+                    out.desired.place += 1;
+                    out.placements.push(new(facts, index, previous));
+                }
+                _ => {}
+            },
+        }
+    }
+    for alloc in live {
         out.desired.stop += 1;
         out.stops.push(Stop { alloc, why: texts::NOT_NEEDED });
-    }
-    let mut part = part(facts);
-    match live.first() {
-        Some(&alloc) if alloc.desired_transition.migrate == Some(true) => {
-            let why = if node.drain_strategy.is_some() { texts::TAINTED } else { texts::MIGRATED };
-            out.stops.push(Stop { alloc, why });
-            out.desired.migrate += 1;
-            if may_place {
-                out.placements.push(new(facts, Some(alloc)));
-            }
-        }
-        Some(&alloc) => update(facts, alloc, part.as_mut(), &mut out),
-        None if wanted == 0 => {}
-        None => match last(&ended) {
-            Some(alloc) if is_done(facts, alloc) => out.desired.ignore += 1,
-            // What was done for another version is updated as if it ran.
-            Some(alloc) if facts.kind == JobType::Sysbatch && !(facts.is_current)(alloc) => {
-                update(facts, alloc, None, &mut out);
-            }
-            previous if may_place => {
-                out.desired.place += 1;
-                out.placements.push(new(facts, previous));
-            }
-            _ => {}
-        },
     }
     let is_idle = out.placements.is_empty() && out.in_place.is_empty();
     out.is_settled = match &part {
@@ -79,9 +83,9 @@ fn part(facts: &Facts<'_, '_>) -> Option<DeploymentGroup> {
     (facts.group.count > 0).then(|| existing.unwrap_or_else(new))
 }
 
-fn new<'a>(facts: &Facts<'a, '_>, previous: Option<&'a Allocation>) -> Placement<'a> {
+fn new<'a>(facts: &Facts<'a, '_>, index: u32, previous: Option<&'a Allocation>) -> Placement<'a> {
     Placement {
-        index: 0,
+        index,
         previous,
         replaces: None,
         version: facts.version,
@@ -123,16 +127,18 @@ fn update<'a>(
                 replaces: Some(texts::UPDATED),
                 is_canary,
                 is_update: true,
-                ..new(facts, Some(alloc))
+                ..new(facts, alloc.index(), Some(alloc))
             });
         }
     }
 }
 
-/// The newest of the allocations that ended by themselves or were lost.
-fn last<'a>(ended: &[&'a Allocation]) -> Option<&'a Allocation> {
-    let by_itself =
-        |alloc: &&&Allocation| alloc.desired_status == DesiredStatus::Run && alloc.next_allocation.is_empty();
+/// The newest of the allocations with a number that ended by themselves or were lost.
+fn last<'a>(ended: &[&'a Allocation], index: u32) -> Option<&'a Allocation> {
+    let by_itself = |alloc: &&&Allocation| {
+        let is_left = alloc.desired_status == DesiredStatus::Run && alloc.next_allocation.is_empty();
+        is_left && alloc.index() == index
+    };
     ended.iter().filter(by_itself).max_by_key(|alloc| alloc.create_index).copied()
 }
 

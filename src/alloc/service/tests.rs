@@ -474,6 +474,12 @@ fn offers(ports: Vec<AllocPort>, network: Option<(Status, PathBuf)>) -> (Offers,
 }
 
 #[test]
+fn j3_the_job_in_a_name_is_the_jobs_name() {
+    let (offers, owner) = offers(Vec::new(), None);
+    assert_eq!(offers.said(&owner, "${JOB} ${BASE}"), "job job--web");
+}
+
+#[test]
 fn j3_addresses_are_those_of_nomads_modes() {
     let port = AllocPort {
         label: "http".to_owned(),

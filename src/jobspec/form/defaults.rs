@@ -109,10 +109,10 @@ fn reschedule(kind: &str) -> Option<Json> {
 
 /// Fills a job as the API's client does before it sends it.
 pub(super) fn fill(job: &mut Object) {
-    let id = text(job, "ID");
     if job["Name"].is_null() {
         job.insert("Name".to_owned(), job["ID"].clone());
     }
+    let name = text(job, "Name");
     fill_fixed(job, types::of("Job"));
     let kind = text(job, "Type");
     if !job["Update"].is_null() || matches!(kind.as_str(), "service" | "system") {
@@ -121,7 +121,7 @@ pub(super) fn fill(job: &mut Object) {
         job["Update"] = update;
     }
     let around = Around {
-        id: &id,
+        job: &name,
         kind: &kind,
         // What a server answers of a job that has none.
         update: if is_zero_throughout(&job["Update"]) { Json::Null } else { job["Update"].clone() },
@@ -136,7 +136,8 @@ pub(super) fn fill(job: &mut Object) {
 
 /// What groups have from their job.
 struct Around<'a> {
-    id: &'a str,
+    /// The job's name.
+    job: &'a str,
     kind: &'a str,
     update: Json,
     migrate: Json,
@@ -167,11 +168,11 @@ impl Around<'_> {
         merged(group, "ReschedulePolicy", "ReschedulePolicy", &self.reschedule, reschedule(self.kind));
         merged(group, "RestartPolicy", "RestartPolicy", &Json::Null, Some(restart(self.kind)));
         let policy = group["RestartPolicy"].clone();
-        services(group, &format!("{}-{name}", self.id));
+        services(group, &format!("{}-{name}", self.job));
         for task in group["Tasks"].as_array_mut().into_iter().flatten().filter_map(Json::as_object_mut) {
             let own = &mut task["RestartPolicy"];
             over(own, "RestartPolicy", Some(policy.clone()));
-            let prefix = format!("{}-{name}-{}", self.id, text(task, "Name"));
+            let prefix = format!("{}-{name}-{}", self.job, text(task, "Name"));
             services(task, &prefix);
         }
     }
@@ -219,6 +220,11 @@ fn services(owner: &mut Object, name: &str) {
             check["CheckRestart"] = own;
             if text(check, "OnUpdate").is_empty() {
                 check.insert("OnUpdate".to_owned(), Json::from(on_update.as_str()));
+            }
+            for times in ["SuccessBeforePassing", "FailuresBeforeCritical", "FailuresBeforeWarning"] {
+                if check[times].as_i64().is_some_and(|given| given < 0) {
+                    check[times] = Json::from(0);
+                }
             }
         }
     }
@@ -268,6 +274,7 @@ fn fill_fixed(object: &mut Object, of: &'static Type) {
             let file = source.rsplit('/').next().filter(|_| text(object, "GetterMode") == "file").unwrap_or_default();
             object["RelativeDest"] = Json::from(format!("local/{file}"));
         }
+        "PeriodicConfig" if text(object, "TimeZone").is_empty() => object["TimeZone"] = Json::from("UTC"),
         // Cores say how much CPU there is.
         "Resources" if object["CPU"].is_null() => {
             let cores = object["Cores"].as_i64().unwrap_or_default();

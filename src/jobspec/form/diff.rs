@@ -5,7 +5,7 @@ use crate::spec::{IntoMap as _, IntoSet as _, Order as _};
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
-use super::shapes::{self, Part, Shape};
+use super::shapes::{self, Part, Same, Shape};
 use crate::spec::collections::{BTreeMap, BTreeSet};
 
 type Object = Map<String, Json>;
@@ -292,7 +292,7 @@ impl Compare {
                     out.extend(compare.one(name, old.as_object(), new.as_object()));
                 }
                 Part::Set(_, name) => self.set(name, &objects(&old), &objects(&new), &mut out),
-                Part::Keyed(_, name, keys) => self.matched(name, &objects(&old), &objects(&new), keys, &mut out),
+                Part::Keyed(_, name, same) => self.matched(name, &objects(&old), &objects(&new), same, &mut out),
                 Part::Texts(name) => out.extend(self.texts(name, &old, &new)),
                 Part::Any(_, name) | Part::Lists(_, name) => out.extend(self.any(name, &old, &new)),
             }
@@ -325,24 +325,39 @@ impl Compare {
         out.extend(lone(old, new).iter().filter_map(|o| self.one(name, Some(o), None)));
     }
 
-    /// Objects that are the same where the value of the first of `keys` is; what is left then, by the next one.
-    fn matched(self, name: &str, old: &[&Object], new: &[&Object], keys: &[&str], out: &mut Vec<ObjectDiff>) {
-        let (mut old, mut new): (Vec<&Object>, Vec<&Object>) = (
-            old.iter().filter(|o| !new.contains(o)).copied().collect(),
-            new.iter().filter(|n| !old.contains(n)).copied().collect(),
-        );
-        for key in keys {
-            let mut left = Vec::new();
-            for was in old {
-                match new.iter().position(|is| is.get(*key) == was.get(*key)) {
-                    Some(at) => out.extend(self.one(name, Some(was), Some(new.remove(at)))),
-                    None => left.push(was),
+    /// Objects of two lists: each of before is the one of now that has the most in common with it; what is left came or went.
+    fn matched(self, name: &str, old: &[&Object], new: &[&Object], same: Same, out: &mut Vec<ObjectDiff>) {
+        let is_lone = old.len() == 1 && new.len() == 1;
+        let has_key = matches!(same, Same::Key(_) | Same::KeyOrLone(_));
+        // What has a key and did not change is no other one's, also where several have the same key.
+        let is_open = |one: &&Object, others: &[&Object]| !(has_key && others.contains(one));
+        let mut left: Vec<(usize, &Object)> =
+            new.iter().copied().enumerate().filter(|(_, is)| is_open(is, old)).collect();
+        for (before, was) in old.iter().copied().enumerate().filter(|(_, was)| is_open(was, new)) {
+            let common = |now: usize, is: &Object| {
+                let has = |member: &str| was.get(member) == is.get(member);
+                match same {
+                    Same::KeyOrLone(_) | Same::Service if is_lone => 1,
+                    Same::Key(key) | Same::KeyOrLone(key) => u8::from(has(key)),
+                    Same::Position => u8::from(before == now),
+                    Same::Service => {
+                        let all = 3 * u8::from(has("Name")) + 2 * u8::from(has("PortLabel")) + u8::from(before == now);
+                        // The port alone is not enough, nor is the position.
+                        all.saturating_sub(2)
+                    }
+                }
+            };
+            let mut best = (0, None);
+            for (at, &(now, is)) in left.iter().enumerate() {
+                let found = common(now, is);
+                if found > best.0 {
+                    best = (found, Some(at));
                 }
             }
-            old = left;
+            let is = best.1.map(|at| left.remove(at).1);
+            out.extend(self.one(name, Some(was), is));
         }
-        out.extend(new.into_iter().filter_map(|is| self.one(name, None, Some(is))));
-        out.extend(old.into_iter().filter_map(|was| self.one(name, Some(was), None)));
+        out.extend(left.into_iter().filter_map(|(_, is)| self.one(name, None, Some(is))));
     }
 
     /// A set of texts: a field for each that came, went, or in context stayed.
@@ -521,7 +536,58 @@ fn null_for_none<T: Serialize, S: serde::Serializer>(list: &Vec<T>, serializer: 
 
 #[cfg(test)]
 mod tests {
-    use super::as_float;
+    use serde_json::{Value as Json, json};
+
+    use super::{DiffType, as_float, diff};
+    use crate::jobspec::canonicalize;
+
+    /// What became of the blocks of a group, or of its task, when a list of them changed.
+    fn became(of_task: bool, list: &str, old: &Json, new: &Json) -> Vec<DiffType> {
+        let job = |blocks: &Json| {
+            let mut group = json!({ "Name": "g", "Tasks": [{ "Name": "t" }] });
+            let owner = if of_task { &mut group["Tasks"][0] } else { &mut group };
+            owner[list] = blocks.clone();
+            canonicalize(&json!({ "ID": "j", "TaskGroups": [group] }), 1).unwrap()
+        };
+        let found = diff(Some(&job(old)), Some(&job(new)), false).task_groups.remove(0);
+        let objects = if of_task { &found.tasks[0].objects } else { &found.objects };
+        let mut kinds: Vec<DiffType> = objects.iter().map(|object| object.kind).collect();
+        kinds.sort();
+        kinds
+    }
+
+    #[test]
+    fn j2_services_are_the_same_by_name_port_and_position() {
+        use DiffType::{Added, Deleted, Edited};
+        let service = |name: &str, port: &str| json!({ "Name": name, "PortLabel": port, "Provider": "nomad" });
+        let (a, b) = (service("a", "x"), service("b", "y"));
+        for (new, expected) in [
+            (json!([b, a]), vec![]),
+            (json!([a, service("c", "y")]), vec![Edited]),
+            // The port alone, at another position.
+            (json!([service("c", "y"), a]), vec![Added, Deleted]),
+            (json!([a, service("c", "z")]), vec![Added, Deleted]),
+            // Name and port are more than port and position.
+            (json!([service("c", "x"), a]), vec![Added, Deleted]),
+        ] {
+            assert_eq!(became(false, "Services", &json!([a, b]), &new), expected, "{new}");
+        }
+        assert_eq!(became(false, "Services", &json!([a]), &json!([b])), [Edited], "a lone one is the same");
+    }
+
+    #[test]
+    fn j2_other_blocks_are_the_same_by_their_key_or_position() {
+        use DiffType::{Added, Deleted, Edited};
+        let template = |to: &str| json!({ "EmbeddedTmpl": "x", "DestPath": to });
+        assert_eq!(became(true, "Templates", &json!([template("a")]), &json!([template("b")])), [Edited]);
+        let two = json!([template("a"), template("b")]);
+        assert_eq!(became(true, "Templates", &two, &json!([template("b"), template("c")])), [Added, Deleted]);
+        let mount = |volume: &str| json!({ "Volume": volume, "Destination": volume });
+        assert_eq!(became(true, "VolumeMounts", &json!([mount("a")]), &json!([mount("b")])), [Edited]);
+        let action = |name: &str| json!({ "Name": name, "Command": "c" });
+        let (old, new) = (json!([action("a"), action("b")]), json!([action("b")]));
+        assert_eq!(became(true, "Actions", &old, &new), [Deleted, Edited]);
+    }
 
     /// As Go's `fmt` prints them with `%v`.
     #[test]

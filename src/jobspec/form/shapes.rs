@@ -7,8 +7,8 @@ pub(super) enum Part {
     One(&'static str, &'static str),
     /// Objects without a key, which come and go as a whole: member, name.
     Set(&'static str, &'static str),
-    /// Objects that are the same where the value of a member is, or else that of the next one: member, name, those members.
-    Keyed(&'static str, &'static str, &'static [&'static str]),
+    /// Objects of which one of before is one of now: member, name, which.
+    Keyed(&'static str, &'static str, Same),
     /// A set of texts or numbers, which is a field for each; of the same name as the member.
     Texts(&'static str),
     /// Any keys, whose names are paths: member, name.
@@ -17,7 +17,21 @@ pub(super) enum Part {
     Lists(&'static str, &'static str),
 }
 
+/// Which objects of two lists are the same.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Same {
+    /// Those with one value of a member.
+    Key(&'static str),
+    /// Those, and a lone one and a lone one.
+    KeyOrLone(&'static str),
+    /// Those at one position.
+    Position,
+    /// Services, which have most of name, port and position in common; and a lone one and a lone one.
+    Service,
+}
+
 use Part::{Any, Keyed, Lists, One, Set, Texts};
+use Same::{Key, KeyOrLone, Position};
 
 /// What is shown of a type.
 #[derive(Debug)]
@@ -68,10 +82,10 @@ static SHAPES: &[Shape] = &[
     shape("Affinity", &["LTarget", "Operand", "RTarget", "Weight"], &[]),
     shape("Periodic", &["Enabled", "ProhibitOverlap", "Spec", "SpecType", "TimeZone"], &[Texts("Specs")]),
     shape("ParameterizedJob", &["Payload"], &[Texts("MetaOptional"), Texts("MetaRequired")]),
-    shape("Multiregion", &[], &[Keyed("Regions", "Region", &["Name"]), One("Strategy", "Strategy")]),
+    shape("Multiregion", &[], &[Keyed("Regions", "Region", Key("Name")), One("Strategy", "Strategy")]),
     shape("Region", &["Count", "Meta", "Name", "NodePool"], &[Texts("Datacenters")]),
     shape("Strategy", &["MaxParallel", "OnFailure"], &[]),
-    shape("UI", &["Description"], &[Keyed("Links", "Link", &["Label"])]),
+    shape("UI", &["Description"], &[Keyed("Links", "Link", Position)]),
     shape("Link", &["Label", "URL"], &[]),
     shape(
         "TaskGroup",
@@ -88,8 +102,8 @@ static SHAPES: &[Shape] = &[
             One("Disconnect", "Disconnect"),
             Set("Networks", "Network"),
             One("Scaling", "Scaling"),
-            Keyed("Services", "Service", &["Name", "PortLabel"]),
-            Keyed("Volumes", "Volume", &["Name"]),
+            Keyed("Services", "Service", Same::Service),
+            Keyed("Volumes", "Volume", Key("Name")),
         ],
     ),
     shape("RestartPolicy", &["Attempts", "Delay", "Interval", "Mode", "RenderTemplates"], &[]),
@@ -143,22 +157,22 @@ static SHAPES: &[Shape] = &[
             One("Resources", "Resources"),
             One("LogConfig", "LogConfig"),
             One("DispatchPayload", "DispatchPayload"),
-            Keyed("Artifacts", "Artifact", &["RelativeDest"]),
-            Keyed("Services", "Service", &["Name", "PortLabel"]),
-            Keyed("Secrets", "Secret", &["Name"]),
+            Keyed("Artifacts", "Artifact", Key("RelativeDest")),
+            Keyed("Services", "Service", Same::Service),
+            Keyed("Secrets", "Secret", Key("Name")),
             One("Vault", "Vault"),
             One("Consul", "Consul"),
-            Keyed("Templates", "Template", &["DestPath"]),
+            Keyed("Templates", "Template", KeyOrLone("DestPath")),
             One("Identity", "Identity"),
-            Keyed("Identities", "Identity", &["Name"]),
-            Keyed("Actions", "Action", &["Name"]),
-            Keyed("VolumeMounts", "VolumeMount", &["Destination", "Volume"]),
+            Keyed("Identities", "Identity", Key("Name")),
+            Keyed("Actions", "Action", Position),
+            Keyed("VolumeMounts", "VolumeMount", Position),
         ],
     ),
     shape(
         "Resources",
         &["CPU", "Cores", "DiskMB", "IOPS", "MemoryMB", "MemoryMaxMB", "SecretsMB"],
-        &[Set("Networks", "Network"), Keyed("Devices", "Device", &["Name"]), One("NUMA", "NUMA")],
+        &[Set("Networks", "Network"), Keyed("Devices", "Device", Key("Name")), One("NUMA", "NUMA")],
     ),
     shape("Device", &["Count", "Name"], &[]),
     shape("NUMA", &["Affinity"], &[Texts("Devices")]),
@@ -226,7 +240,7 @@ static SHAPES: &[Shape] = &[
         &[
             Texts("CanaryTags"),
             Texts("Tags"),
-            Keyed("Checks", "Check", &["Name"]),
+            Keyed("Checks", "Check", Key("Name")),
             One("Connect", "ConsulConnect"),
             One("Identity", "Identity"),
             One("Weights", "Weights"),
@@ -275,7 +289,7 @@ static SHAPES: &[Shape] = &[
         &[
             One("Expose", "Expose"),
             One("TransparentProxy", "TransparentProxy"),
-            Keyed("Upstreams", "ConsulUpstreams", &["DestinationName"]),
+            Keyed("Upstreams", "ConsulUpstreams", Key("DestinationName")),
             Any("Config", "Config"),
         ],
     ),
@@ -314,9 +328,9 @@ static SHAPES: &[Shape] = &[
         &[
             Any("Config", "Config"),
             One("Resources", "Resources"),
-            Keyed("Identities", "Identity", &["Name"]),
+            Keyed("Identities", "Identity", Key("Name")),
             One("LogConfig", "LogConfig"),
-            Set("VolumeMounts", "VolumeMount"),
+            Keyed("VolumeMounts", "VolumeMount", Position),
         ],
     ),
     shape(

@@ -12,6 +12,8 @@ use crate::spec::json::json;
 
 type Object = Map<String, Json>;
 
+/// What services of a group have instead of a task's name.
+const OF_GROUP: &str = "group";
 /// Whom the token of the default identity is for.
 const AUDIENCE: &str = "nomadproject.io";
 
@@ -20,6 +22,7 @@ pub(super) fn fill(job: &mut Object, now: i64) {
     set_if(job, "Datacenters", is_nothing, json!(["*"]));
     set_if(job, "NodePool", is_nothing, json!("default"));
     set_if(job, "DispatchIdempotencyToken", is_nothing, json!(""));
+    set_if(job, "Priority", |priority| *priority == 0, json!(50));
     job.insert("SubmitTime".to_owned(), Json::from(now));
     // What groups have by now.
     for field in ["Migrate", "Reschedule"] {
@@ -35,7 +38,7 @@ pub(super) fn fill(job: &mut Object, now: i64) {
     });
     job.insert("Update".to_owned(), update);
     no_empty_map(job, "Meta");
-    let names = Names { namespace: text(job, "Namespace"), job: text(job, "ID") };
+    let names = Names { namespace: text(job, "Namespace"), id: text(job, "ID"), job: text(job, "Name") };
     for group in job["TaskGroups"].as_array_mut().into_iter().flatten().filter_map(Json::as_object_mut) {
         names.group(group);
     }
@@ -44,6 +47,8 @@ pub(super) fn fill(job: &mut Object, now: i64) {
 
 struct Names {
     namespace: String,
+    id: String,
+    /// The job's name.
     job: String,
 }
 
@@ -51,18 +56,15 @@ impl Names {
     fn group(&self, group: &mut Object) {
         let name = text(group, "Name");
         set_if(group, "PreventRescheduleOnLost", Json::is_null, json!(false));
-        self.target(&mut group["Scaling"], json!({ "Namespace": self.namespace, "Job": self.job, "Group": name }));
-        self.services(group, &name, "group");
+        self.target(&mut group["Scaling"], json!({ "Namespace": self.namespace, "Job": self.id, "Group": name }));
+        self.services(group, &name, OF_GROUP);
         for task in group["Tasks"].as_array_mut().into_iter().flatten().filter_map(Json::as_object_mut) {
             let own = text(task, "Name");
             for policy in task["ScalingPolicies"].as_array_mut().into_iter().flatten() {
-                let target = json!({ "Namespace": self.namespace, "Job": self.job, "Group": name, "Task": own });
+                let target = json!({ "Namespace": self.namespace, "Job": self.id, "Group": name, "Task": own });
                 self.target(policy, target);
             }
             self.services(task, &name, &own);
-            for service in task["Services"].as_array_mut().into_iter().flatten().filter_map(Json::as_object_mut) {
-                set_if(service, "TaskName", is_nothing, Json::from(own.as_str()));
-            }
             identities(task);
         }
     }
@@ -85,9 +87,14 @@ impl Names {
             service.insert("Namespace".to_owned(), Json::from(self.namespace.as_str()));
             // Its checks have it by now.
             service.insert("CheckRestart".to_owned(), Json::Null);
+            if task != OF_GROUP {
+                set_if(service, "TaskName", is_nothing, Json::from(task));
+            }
+            let of_task = service["TaskName"].clone();
             for check in service["Checks"].as_array_mut().into_iter().flatten().filter_map(Json::as_object_mut) {
                 let called = format!("service: \"{name}\" check");
                 set_if(check, "Name", is_nothing, Json::from(called));
+                set_if(check, "TaskName", is_nothing, of_task.clone());
             }
             service.insert("Name".to_owned(), Json::from(name));
         }
@@ -118,7 +125,10 @@ fn each(object: &mut Object, of: &'static Type) {
             object.insert("DiskMB".to_owned(), json!(0));
         }
         "Port" => set_if(object, "HostNetwork", is_nothing, json!("default")),
-        "ScalingPolicy" => set_if(object, "Enabled", Json::is_null, json!(true)),
+        "ScalingPolicy" => {
+            set_if(object, "Enabled", Json::is_null, json!(true));
+            set_if(object, "Type", is_nothing, json!("horizontal"));
+        }
         "ParameterizedJobConfig" => set_if(object, "Payload", is_nothing, json!("optional")),
         "DisconnectStrategy" => set_if(object, "LostAfter", Json::is_null, json!(0)),
         "TaskGroup" => {

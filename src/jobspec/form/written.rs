@@ -6,6 +6,7 @@ use super::free;
 use super::types::{self, Field, Kind, Type};
 use crate::jobspec::ast::Attr;
 use crate::jobspec::duration;
+use crate::jobspec::scheduling::check_scaling;
 use crate::jobspec::schema;
 use crate::jobspec::section::{Expanded, Section, Sink};
 use crate::jobspec::value::{Number, Value};
@@ -205,21 +206,23 @@ fn task(section: &Section<'_>, task: &mut Object) {
     take_default_identity(task);
     let policies = task.get_mut("ScalingPolicies").and_then(Json::as_array_mut);
     for (policy, block) in policies.into_iter().flatten().zip(section.blocks_of("scaling")) {
-        let kind = match block.labels.first().map(String::as_str) {
+        let kind = match block.labels.first().map(|label| label.to_lowercase()).as_deref() {
             Some("cpu") => "vertical_cpu",
             Some("mem") => "vertical_mem",
             _ => {
-                section.error(block.pos, "a task's scaling block is called \"cpu\" or \"mem\"; use one of them");
+                section.error(block.pos, "scaling policy name must be \"cpu\" or \"mem\"; use one of them");
                 continue;
             }
         };
         let given = policy["Type"].as_str().unwrap_or_default();
         if !given.is_empty() && given != kind {
-            let message = format!("the type of this scaling block is {kind}, not \"{given}\"; remove type");
+            let message =
+                format!("Invalid scaling policy type: expected \"{kind}\" but found \"{given}\"; remove type");
             section.error(block.pos, message);
         }
         policy["Type"] = Json::from(kind);
     }
+    check_scaling(section);
 }
 
 /// What of a group does.
@@ -230,11 +233,12 @@ fn group(section: &Section<'_>, group: &mut Object) {
     {
         let given = policy["Type"].as_str().unwrap_or_default();
         if !matches!(given, "" | "horizontal") {
-            let message = format!("the type of a group's scaling block is horizontal, not \"{given}\"; remove type");
+            let message = format!("task group scaling policy had invalid type: \"{given}\"; remove type");
             section.error(block.pos, message);
         }
         if policy["Max"].is_null() {
-            section.error(block.pos, format!("scaling of {} has no max; add max = ...", section.name));
+            let message = format!("the argument \"max\" is required in scaling of {}; add max = ...", section.name);
+            section.error(block.pos, message);
         }
         policy["Type"] = Json::from("horizontal");
     }

@@ -3,7 +3,8 @@
 //! The parser's tree is flattened first, because trimming and indents go by the order of the text, across the
 //! borders of directives; then it is built up again.
 
-use hcl_edit::template::{Directive, Element, Strip, Template};
+use hcl_edit::Span;
+use hcl_edit::template::{Directive, Element, Interpolation, Strip, Template};
 
 use super::Reader;
 use crate::jobspec::ast::{Expr, Kind, Part};
@@ -68,11 +69,24 @@ impl Flat<'_, '_> {
                     self.tokens.extend(lines);
                 }
                 Element::Literal(text) => self.tokens.push((Token::Text(text.to_string()), Strip::None)),
-                Element::Interpolation(i) => self.tokens.push((Token::Value(self.reader.expr(&i.expr)?), i.strip)),
+                Element::Interpolation(i) => self.tokens.push((Token::Value(self.value(i)?), i.strip)),
                 Element::Directive(directive) => self.directive(directive)?,
             }
         }
         Ok(())
+    }
+
+    /// One value. The spelling of a name has the blanks around it, with which it stays where only the task runner knows it.
+    fn value(&self, interpolation: &Interpolation) -> Result<Expr> {
+        let mut expr = self.reader.expr(&interpolation.expr)?;
+        if let Kind::Reference { source, .. } = &mut expr.kind {
+            let text = self.reader.source_of(interpolation.span());
+            let inner = text.strip_prefix("${").and_then(|text| text.strip_suffix('}'));
+            if let Some(inner) = inner.filter(|inner| inner.trim_matches(' ') == *source) {
+                inner.clone_into(source);
+            }
+        }
+        Ok(expr)
     }
 
     fn directive(&mut self, directive: &Directive) -> Result<()> {

@@ -288,6 +288,72 @@ fn j1_a_submitted_job_is_read_as_go_reads_it() {
 }
 
 #[test]
+fn j1_what_a_server_adds_to_a_job_is_added() {
+    let check = json!({ "Type": "script", "Command": "c", "SuccessBeforePassing": -1 });
+    let service = json!({ "Provider": "nomad", "Checks": [check] });
+    let mut of_group = service.clone();
+    of_group["TaskName"] = json!("u");
+    let job = json!({
+        "ID": "j", "Type": "batch", "Priority": 0, "Periodic": { "Spec": "@daily", "TimeZone": "" },
+        "TaskGroups": [{
+            "Name": "g", "Scaling": { "Max": 2 }, "Services": [of_group], "Tasks": [{ "Name": "t", "Services": [service] }],
+        }],
+    });
+    let stored = Json::Object(canonicalize(&job, 1).unwrap());
+    for (at, expected) in [
+        ("/Priority", json!(50)),
+        ("/Periodic/TimeZone", json!("UTC")),
+        ("/TaskGroups/0/Scaling/Type", json!("horizontal")),
+        ("/TaskGroups/0/Services/0/Checks/0/TaskName", json!("u")),
+        ("/TaskGroups/0/Tasks/0/Services/0/TaskName", json!("t")),
+        ("/TaskGroups/0/Tasks/0/Services/0/Checks/0/TaskName", json!("t")),
+        ("/TaskGroups/0/Tasks/0/Services/0/Checks/0/SuccessBeforePassing", json!(0)),
+    ] {
+        assert_eq!(stored.pointer(at), Some(&expected), "{at}");
+    }
+}
+
+/// Nomad takes a negative number of attempts, or of results of a check, for none.
+#[test]
+fn j1_a_negative_number_may_be_none() {
+    let inside = "reschedule {\nattempts = -1\nunlimited = false\n}\nservice {\nport = 1\ncheck {\ntype = \"tcp\"\ninterval = \"10s\"\n\
+                  timeout = \"2s\"\nsuccess_before_passing = -1\nfailures_before_warning = -1\n}\n}";
+    let text = format!("job \"j\" {{\ngroup \"g\" {{\n{inside}\ntask \"t\" {{\ndriver = \"exec\"\n}}\n}}\n}}\n");
+    let group = parse(&input(Path::new("j.hcl"), &text)).unwrap().job.groups.remove(0);
+    assert_eq!(group.scheduling.reschedule.map(|again| again.attempts), Some(0));
+    let check = &group.services[0].checks[0];
+    assert_eq!((check.success_before_passing, check.failures_before_warning), (0, Some(0)));
+}
+
+#[test]
+fn j1_services_are_called_by_the_jobs_name() {
+    let text = "job \"j\" {\nname = \"shop\"\ngroup \"g\" {\nservice {\nprovider = \"nomad\"\n}\ntask \"t\" {\ndriver = \"exec\"\n\
+                service {\nname = \"${BASE}-${JOB}\"\nprovider = \"nomad\"\n}\n}\n}\n}\n";
+    let input = input(Path::new("j.hcl"), text);
+    let stored = canonicalize(&to_api(&input).unwrap(), 1).unwrap();
+    let group = &stored["TaskGroups"][0];
+    assert_eq!(group["Services"][0]["Name"], "shop-g");
+    assert_eq!(group["Tasks"][0]["Services"][0]["Name"], "shop-g-t-shop");
+    assert_eq!(parse(&input).unwrap().job.groups[0].services[0].name, "shop-g");
+}
+
+#[test]
+fn j1_scaling_blocks_are_read_by_the_rules_of_nomads_parser() {
+    for (of_group, of_task, expected) in [
+        ("scaling {\nmin = 1\n}", "", "the argument \"max\" is required"),
+        ("scaling {\nmax = 1\ntype = \"x\"\n}", "", "task group scaling policy had invalid type: \"x\""),
+        ("", "scaling \"disk\" {\n}", "scaling policy name must be \"cpu\" or \"mem\""),
+        ("", "scaling \"CPU\" {\ntype = \"vertical_mem\"\n}", "Invalid scaling policy type: expected \"vertical_cpu\""),
+        ("", "scaling \"mem\" {\n}\nscaling \"Mem\" {\n}", "Duplicate scaling \"mem\" block"),
+    ] {
+        let task = format!("task \"t\" {{\ndriver = \"exec\"\n{of_task}\n}}");
+        let text = format!("job \"j\" {{\ngroup \"g\" {{\n{of_group}\n{task}\n}}\n}}\n");
+        let error = to_api(&input(Path::new("j.hcl"), &text)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn j1_a_job_that_was_sent_reads_no_files() {
     let text = "variable \"v\" {\n}\njob \"x\" {\nname = var.v\n}\n";
     let job = parse_sent(text, "v = \"a\"\nanother = 1\n").unwrap();

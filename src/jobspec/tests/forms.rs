@@ -287,6 +287,22 @@ fn the_form_of_the_http_api_is_checked_by_the_same_rules() {
             "\"MemoryMB\": 5",
             "job.hcl:22: \"memory\" in resources of task \"t\" must be at least 10, not 5",
         ),
+        ("\"CPU\": 200", "\"CPU\": 0", "job.hcl:22: \"cpu\" in resources of task \"t\" must be at least 1, not 0"),
+        (
+            "\"MemoryMB\": 64",
+            "\"MemoryMB\": 0",
+            "job.hcl:22: \"memory\" in resources of task \"t\" must be at least 10, not 0",
+        ),
+        (
+            "\"MaxFiles\": 2",
+            "\"MaxFiles\": 0",
+            "job.hcl:23: \"max_files\" in logs of task \"t\" must be at least 1, not 0",
+        ),
+        (
+            "\"MaxFileSizeMB\": 3",
+            "\"MaxFileSizeMB\": 0",
+            "job.hcl:23: \"max_file_size\" in logs of task \"t\" must be at least 1, not 0",
+        ),
         ("\"TaskGroups\": [", "\"TaskGroups\": [5,", "job.hcl:7: an object is needed here; write { ... }"),
         (
             "\"GetterSource\": \"/srv/x\"",
@@ -297,6 +313,9 @@ fn the_form_of_the_http_api_is_checked_by_the_same_rules() {
         assert!(API.contains(from), "{from}");
         assert_eq!(errors(&API.replacen(from, to, 1)), [expected], "{to}");
     }
+    // A server writes this zero beside cores.
+    let by_cores = job(&API.replacen("\"CPU\": 200", "\"CPU\": 0, \"Cores\": 2", 1));
+    assert_eq!(by_cores.groups[0].tasks[0].resources.cores, 2);
 }
 
 #[test]

@@ -160,7 +160,7 @@ fn rules_about_jobs_and_groups() {
         (around_group("network {\nport \"a\" { static = 80 }\nport \"b\" { static = 80 }\n}"),
          "job.hcl:5: port \"b\" has the static port 80 of port \"a\"; give one of them another"),
         (around_group("network {\nport \"a\" { static = 70000 }\n}"), "job.hcl:4: \"static\" in port \"a\" must be at most 65535, not 70000"),
-        (around_group("meta {\n}\nmeta {\n}"), "job.hcl:5: duplicate meta block in group \"g\"; it stands in line 3 already"),
+        (around_group("meta {\n}\nmeta {\n}"), "job.hcl:5: Duplicate meta block in group \"g\"; it stands in line 3 already"),
         (around_group("restart {\ninterval = \"4s\"\n}"), "job.hcl:3: the restart interval must be at least 5s, not 4s"),
         (around_group("restart {\nattempts = 0\nmode = \"delay\"\n}"),
          "job.hcl:3: restart mode \"delay\" needs at least 1 attempt; use mode \"fail\" for no restarts"),
@@ -242,6 +242,10 @@ fn rules_about_tasks() {
             "job.hcl:5: \"enabled\" contradicts \"disabled\"; keep disabled",
         ),
         (
+            "scaling \"cpu\" {\n}\nscaling \"mem\" {\n}\nscaling \"CPU\" {\n}".to_owned(),
+            "job.hcl:8: Duplicate scaling \"cpu\" block in task \"t\"; it stands in line 4 already",
+        ),
+        (
             template("perms = \"0999\""),
             "job.hcl:7: \"perms\" in template of task \"t\" must be octal such as \"0644\", not \"0999\"",
         ),
@@ -275,7 +279,7 @@ fn rules_about_tasks() {
         ),
         (
             "config {\n}\nconfig {\n}".to_owned(),
-            "job.hcl:6: duplicate config block in task \"t\"; it stands in line 4 already",
+            "job.hcl:6: Duplicate config block in task \"t\"; it stands in line 4 already",
         ),
     ];
     for (inside, expected) in table {

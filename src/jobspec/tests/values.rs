@@ -204,9 +204,9 @@ fn env_and_meta_are_blocks_or_maps() {
 #[test]
 fn both_forms_of_env_or_a_wrong_one_are_errors() {
     for (inside, expected) in [
-        ("env { A = 1 }\nenv { B = 2 }", "job.hcl:5: duplicate env block in task \"t\"; it stands in line 4 already"),
-        ("env { A = 1 }\nenv = { B = 2 }", "job.hcl:5: duplicate env block in task \"t\"; use one of the two forms"),
-        ("env = { B = 2 }\nenv { A = 1 }", "job.hcl:5: duplicate env block in task \"t\"; use one of the two forms"),
+        ("env { A = 1 }\nenv { B = 2 }", "job.hcl:5: Duplicate env block in task \"t\"; it stands in line 4 already"),
+        ("env { A = 1 }\nenv = { B = 2 }", "job.hcl:5: Duplicate env block in task \"t\"; use one of the two forms"),
+        ("env = { B = 2 }\nenv { A = 1 }", "job.hcl:5: Duplicate env block in task \"t\"; use one of the two forms"),
         ("env = \"A=1\"", "job.hcl:4: \"env\" in task \"t\" must be a map of strings, not \"A=1\""),
         ("env { A = [1] }", "job.hcl:4: \"A\" in env of task \"t\" must be a string, not list"),
         ("env = { A = null }", "job.hcl:4: \"A\" in env of task \"t\" must be a string, not null"),
@@ -375,4 +375,11 @@ fn empty_lists_and_null_are_no_blocks_in_json() {
 fn the_secrets_of_a_task_have_a_size() {
     let parsed = Given::default().parse(&around_task("resources {\nsecrets = 5\n}")).unwrap();
     assert_eq!((parsed.warnings.len(), parsed.job.groups[0].tasks[0].resources.secrets_mib), (0, 5));
+}
+
+#[test]
+fn a_sysbatch_job_may_have_a_count() {
+    let text = around_task("").replacen("group", "type = \"sysbatch\"\ngroup", 1);
+    let text = text.replacen("task", "count = 2\ntask", 1);
+    assert_eq!(job(&text).groups[0].count, 2);
 }

@@ -126,7 +126,7 @@ fn a_variable_without_value_is_an_error() {
     let text = with("variable \"a\" {}\nvariable \"b\" { type = number }", "\"\"");
     assert_eq!(
         Given::default().var("a", "1").errors(&text),
-        ["job.hcl:2: variable \"b\" has no value; give it a default, --var b=..., a variable file or NOMAD_VAR_b"]
+        ["job.hcl:2: Unset variable \"b\"; give it a default, --var b=..., a variable file or NOMAD_VAR_b"]
     );
     let null = env_of(
         &Given::default(),

@@ -84,6 +84,9 @@ async fn errors_say_what_nomad_says() {
         let answer = world.ask("PUT", path, Some(&body)).await;
         assert_eq!((answer.status, answer.text().as_str()), (status, text), "{path}");
     }
+    // What is wrong with a job is what was asked for.
+    let told = world.put("/v1/validate/job", json!({"Job": {"Name": "x"}})).await;
+    assert_eq!(told["ValidationErrors"], json!(["Missing job ID"]));
     let bad = world.get("/v1/jobs?filter=x").await;
     assert!(bad.status == 400 && bad.text().starts_with("failed to create result paginator: "), "{}", bad.text());
     for (path, value) in [
