@@ -481,6 +481,72 @@ fn a_system_job_has_one_allocation_and_waits_for_no_other_node() {
 }
 
 #[test]
+fn a_system_job_is_as_its_newest_version_says_or_is_not_there() {
+    let base = of_kind(JobType::System, 1);
+    let running = || {
+        let mut world = World::new();
+        world.register(&base);
+        world.settle();
+        world
+    };
+    let mut world = running();
+    let mut large = base.clone();
+    large.groups[0].tasks[0].resources.memory_mib = 100_000;
+    let plan = world.register(&large);
+    assert!(world.live().is_empty() && !plan.eval.blocked_eval.is_empty());
+    assert_eq!(descriptions(&world), ["alloc is being updated due to job update"]);
+    assert_eq!(world.deployment().0, "successful");
+    world.check_idempotent();
+
+    let mut world = running();
+    world.node.scheduling_eligibility = Eligibility::Ineligible;
+    let plan = world.evaluate(Trigger::JobRegister);
+    assert_eq!(plan.desired["g"], DesiredUpdates { ignore: 1, ..DesiredUpdates::default() });
+    let plan = world.register(&changed(&base, "1"));
+    assert_eq!(plan.desired["g"], DesiredUpdates { stop: 1, ..DesiredUpdates::default() });
+    assert_eq!(descriptions(&world), ["alloc not needed due to job update"]);
+    world.settle();
+    world.node.scheduling_eligibility = Eligibility::Eligible;
+    world.wake(Change::NodeEligible);
+    assert_eq!(world.shown(), ["web.g[0] v1"]);
+
+    // A drain that leaves it where it is.
+    let mut world = running();
+    let spec = DrainSpec { deadline: Nanos(0), ignore_system_jobs: true };
+    world.node.drain_strategy = Some(drain_strategy(spec, world.now));
+    world.node.scheduling_eligibility = Eligibility::Ineligible;
+    let plan = world.register(&changed(&base, "1"));
+    assert_eq!(plan.desired["g"], DesiredUpdates { ignore: 1, ..DesiredUpdates::default() });
+    assert_eq!(world.shown(), ["web.g[0] v0"]);
+}
+
+#[test]
+fn what_the_newest_version_wants_elsewhere_does_not_go_on_here() {
+    let moves: [fn(&mut Job); 2] =
+        [|job| job.scheduling.datacenters = vec!["dc2".to_owned()], |job| job.scheduling.node_pool = "gpu".to_owned()];
+    for elsewhere in moves {
+        for kind in [JobType::Service, JobType::System] {
+            let mut world = World::new();
+            let mut job = of_kind(kind, 1);
+            world.register(&job);
+            world.settle();
+            elsewhere(&mut job);
+            let plan = world.register(&job);
+            if kind == JobType::System {
+                assert_eq!(plan.desired["g"], DesiredUpdates { stop: 1, ..DesiredUpdates::default() });
+                assert!(world.live().is_empty());
+                continue;
+            }
+            // As one that has to be placed anew, and has no place.
+            let expected = DesiredUpdates { destructive_update: 1, ..DesiredUpdates::default() };
+            assert_eq!(plan.desired["g"], expected);
+            assert!(!plan.eval.blocked_eval.is_empty() && plan.eval.failed["g"].nodes_evaluated == 0);
+            assert_eq!(world.shown(), ["web.g[0] v0"]);
+        }
+    }
+}
+
+#[test]
 fn a_group_that_is_gone_is_stopped_and_another_one_is_placed() {
     let mut world = World::new();
     world.register(&job(1));
