@@ -65,6 +65,11 @@ fn stop(core: &Core, change: &mut Change<'_>, ids: &[String]) -> Result<Vec<Eval
     for id in ids {
         let Some(mut alloc) = change.alloc(id)?.filter(|alloc| !alloc.is_terminal()) else { continue };
         alloc.desired_transition.migrate = Some(true);
+        let job = change.version_of(&alloc)?.and_then(|version| core.jobs.of(&version).ok());
+        if job.is_some_and(|job| job.kind == JobType::Batch) {
+            // Only the deadline gets here. What it ended is not begun again when the node is eligible.
+            alloc.desired_transition.migrate_disable_placement = Some(true);
+        }
         jobs.insert(key(&alloc.namespace, &alloc.job_id));
         change.put_alloc(alloc)?;
     }

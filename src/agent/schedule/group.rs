@@ -286,7 +286,10 @@ impl<'a> Deciding<'a, '_> {
             is_update: false,
             is_spare: false,
         };
-        let moved = sorted.moved.iter().map(|alloc| new(alloc, None, false));
+        let is_placed = |alloc: &&'a Allocation| {
+            facts.kind != JobType::Batch || alloc.desired_transition.migrate_disable_placement != Some(true)
+        };
+        let moved = sorted.moved.iter().copied().filter(is_placed).map(|alloc| new(alloc, None, false));
         let lost = sorted.lost.iter().map(|alloc| new(alloc, None, false));
         let failed = sorted.failed.iter().map(|alloc| new(alloc, Some(texts::RESCHEDULED), true));
         self.out.placements.extend(moved.chain(lost).chain(failed));

@@ -425,10 +425,14 @@ fn a_drain_takes_services_at_once_batch_jobs_at_the_deadline_and_system_jobs_las
     assert_eq!((step.migrate, step.next), (ids(&[0, 1]), None));
     let step = drain_step(&strategy, kinds(JobType::Batch, JobType::System), now);
     assert_eq!(step.migrate, ids(&[]));
-    let step = drain_step(&strategy, kinds(JobType::System, JobType::Sysbatch), now);
+    let step = drain_step(&strategy, kinds(JobType::System, JobType::System), now);
     assert_eq!(step.migrate, ids(&[0, 1]));
+    let step = drain_step(&strategy, kinds(JobType::System, JobType::Sysbatch), now);
+    assert_eq!(step.migrate, ids(&[]), "a sysbatch job may run to its end");
+    assert_eq!(drain_step(&strategy, kinds(JobType::System, JobType::Sysbatch), later).migrate, ids(&[0, 1]));
     let ignoring = drain_strategy(spec(minute, true), now);
-    assert!(drain_step(&ignoring, kinds(JobType::System, JobType::Sysbatch), now).is_done);
+    assert!(drain_step(&ignoring, kinds(JobType::System, JobType::System), now).is_done);
+    assert!(!drain_step(&ignoring, kinds(JobType::System, JobType::Sysbatch), now).is_done);
     let forced = drain_strategy(spec(Nanos(-1), false), now);
     assert_eq!(drain_step(&forced, kinds(JobType::Batch, JobType::System), now).migrate, ids(&[0, 1]));
     let endless = drain_strategy(spec(Nanos(0), false), now);
@@ -446,6 +450,25 @@ fn a_drain_takes_services_at_once_batch_jobs_at_the_deadline_and_system_jobs_las
     world.node.scheduling_eligibility = Eligibility::Eligible;
     world.wake(Change::NodeEligible);
     assert_eq!(world.shown(), ["web.g[0] v0", "web.g[1] v0"]);
+}
+
+#[test]
+fn what_a_drain_ends_of_a_batch_job_is_not_begun_again() {
+    let mut world = World::new();
+    world.register(&of_kind(JobType::Batch, 1));
+    world.settle();
+    world.node.drain_strategy = Some(drain_strategy(DrainSpec::default(), world.now));
+    world.node.scheduling_eligibility = Eligibility::Ineligible;
+    let transition = &mut world.allocs[0].desired_transition;
+    (transition.migrate, transition.migrate_disable_placement) = (Some(true), Some(true));
+    let plan = world.evaluate(Trigger::NodeDrain);
+    assert_eq!(plan.desired["g"], DesiredUpdates { migrate: 1, ..DesiredUpdates::default() });
+    assert!(plan.eval.failed.is_empty() && plan.eval.blocked_eval.is_empty());
+    world.settle();
+    world.node.drain_strategy = None;
+    world.node.scheduling_eligibility = Eligibility::Eligible;
+    world.wake(Change::NodeEligible);
+    assert_eq!((world.live().len(), world.allocs.len()), (0, 1));
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn common(alloc: &Allocation) -> Map<String, Value> {
             "Reschedule": wanted.reschedule,
             "ForceReschedule": wanted.force_reschedule,
             "NoShutdownDelay": wanted.no_shutdown_delay,
-            "MigrateDisablePlacement": null,
+            "MigrateDisablePlacement": wanted.migrate_disable_placement,
         },
         "ClientStatus": alloc.client_status,
         "ClientDescription": alloc.client_description,
