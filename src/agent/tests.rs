@@ -343,6 +343,24 @@ async fn a_version_that_fails_goes_back_to_the_stable_one() {
 }
 
 #[tokio::test]
+async fn who_calls_an_allocation_unhealthy_fails_its_deployment() {
+    let world = World::new().await;
+    let mut update = quick_update();
+    update["Update"]["HealthCheck"] = "manual".into();
+    world.register(job("service", 1, "/bin/one", update)).await;
+    let alloc = world.running("web", 0, 1).await.remove(0);
+    let unknown = "11111111-1111-1111-1111-111111111111".to_owned();
+    let of = |told: Vec<String>| world.agent.commands.alloc_health(&alloc.deployment_id, Vec::new(), told);
+    let refused = of(vec![unknown.clone()]).await.unwrap_err();
+    assert_eq!(refused.to_string(), format!("unknown alloc {unknown:?}"));
+    let done = of(vec![alloc.id.clone()]).await.unwrap();
+    assert!(!done.eval_id.is_empty() && done.reverted_job_version.is_none());
+    let deployment = world.agent.state.read().unwrap().deployment(&alloc.deployment_id).unwrap().unwrap();
+    let told = (deployment.status, deployment.status_description.as_str());
+    assert_eq!(told, (DeploymentStatus::Failed, "Failed due to unhealthy allocations"));
+}
+
+#[tokio::test]
 async fn what_nomad_refuses_is_neither_valid_nor_planned_nor_registered() {
     let world = World::new().await;
     let Value::Object(spec) = job("batch", 1, "/bin/one", quick_update()) else { panic!() };

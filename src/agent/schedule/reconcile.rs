@@ -200,7 +200,9 @@ impl<'a> Reconciling<'a> {
             self.end(deployment, DeploymentStatus::Successful, texts::SUCCESSFUL);
             return;
         }
-        if matches!(rollout, Rollout::None | Rollout::Active) {
+        // One of a service says what it said when it began, was resumed or promoted.
+        let is_told = goes_on.is_some() && is_queued(job.kind);
+        if matches!(rollout, Rollout::None | Rollout::Active) && !is_told {
             running_text(&deployment).clone_into(&mut deployment.status_description);
         }
         if existing != Some(&deployment) {

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use crate::agent::model::{ClientStatus, DrainSpec, Eligibility, Nanos, RescheduleEvent, RescheduleTracker, Trigger};
+use crate::agent::model::{
+    ClientStatus, DeploymentStatus, DrainSpec, Eligibility, Nanos, RescheduleEvent, RescheduleTracker, Trigger,
+};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{DelayFunction, Job, JobType, Operator, Reschedule, Update};
 
 use super::blocked::Change;
-use super::deploy::{DeploymentInput, fail_deployment, pause_deployment, promote_deployment};
+use super::deploy::{DeploymentInput, fail_deployment, health_step, pause_deployment, promote_deployment, set_health};
 use super::drain::{drain_step, drain_strategy};
 use super::fixture::{SECOND, changed, constraint, group, job, of_kind};
 use super::reschedule::delay;
@@ -248,6 +250,78 @@ fn deployments_are_paused_resumed_and_failed_by_somebody() {
         ("promote", step(&world, &|input| promote_deployment(input, None))),
     ] {
         assert_eq!(refused.unwrap_err(), format!("can't {verb} terminal deployment"));
+    }
+}
+
+#[test]
+fn a_deployment_that_is_resumed_says_that_it_runs() {
+    let mut world = World::new();
+    let base = with_update(job(2), |update| update.canary = 1);
+    world.register(&base);
+    world.settle();
+    world.register(&changed(&base, "1"));
+    world.settle();
+    for pause in [true, false] {
+        let (versions, deployment) = (versions(&world), world.deployments[1].clone());
+        let (allocs, now) = (&world.allocs, world.now);
+        let input = DeploymentInput { deployment: &deployment, versions: &versions, allocs, job: None, now };
+        let step = pause_deployment(&input, pause).expect("it goes on");
+        world.carry_out(step);
+        world.settle();
+    }
+    assert_eq!(world.deployment(), ("running".to_owned(), "Deployment is running".to_owned()));
+}
+
+#[test]
+fn who_says_that_an_allocation_is_unhealthy_fails_its_deployment() {
+    for (is_paused, reverts) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut world = World::new();
+        let base = with_update(job(1), |update| update.auto_revert = reverts);
+        world.register(&base);
+        world.settle();
+        world.is_manual = true;
+        world.register(&changed(&base, "1"));
+        world.settle();
+        let (versions, mut deployment) = (versions(&world), world.deployments[1].clone());
+        if is_paused {
+            deployment.status = DeploymentStatus::Paused;
+        }
+        let (allocs, now, named) = (&world.allocs, world.now, [world.live()[0].id.clone()]);
+        let input = DeploymentInput { deployment: &deployment, versions: &versions, allocs, job: None, now };
+        let said = set_health(&input, &[], &named).expect("it is one of its allocations");
+        let step = health_step(&DeploymentInput { allocs: &said, ..input }, &named);
+        let failed = step.deployment.expect("it has changed");
+        let back = if reverts { " - rolling back to job version 0" } else { "" };
+        assert_eq!(failed.status_description, format!("Failed due to unhealthy allocations{back}"));
+        assert_eq!((failed.status, failed.task_groups["g"].unhealthy_allocs), (DeploymentStatus::Failed, 1));
+        assert_eq!((step.evaluate, step.revert), (true, reverts.then_some(0)));
+        // What is healthy is said to the scheduler as well.
+        let input = DeploymentInput { deployment: &deployment, versions: &versions, allocs, job: None, now };
+        assert!(health_step(&input, &[]).evaluate);
+    }
+}
+
+#[test]
+fn of_several_groups_that_fail_one_that_goes_back_is_enough() {
+    for deadline in [Duration::ZERO, Duration::from_mins(10)] {
+        let mut base = job(1);
+        base.groups.push(group(JobType::Service, "h", 1));
+        for group in &mut base.groups {
+            group.scheduling.update.as_mut().expect("a service").progress_deadline = deadline;
+        }
+        base.groups[1].scheduling.update.as_mut().expect("a service").auto_revert = true;
+        let mut world = World::new();
+        world.register(&base);
+        world.settle();
+        world.broken.insert(1);
+        let mut bad = base.clone();
+        bad.groups.iter_mut().for_each(|group| _ = group.tasks[0].env.insert("X".to_owned(), "bad".to_owned()));
+        world.register(&bad);
+        world.settle();
+        world.now = world.now.plus(Duration::from_secs(700));
+        world.settle();
+        let told = &world.deployments[1].status_description;
+        assert!(told.ends_with(" - rolling back to job version 0"), "{told}");
     }
 }
 

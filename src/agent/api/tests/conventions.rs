@@ -79,6 +79,12 @@ async fn errors_say_what_nomad_says() {
         ("/v1/job/none/versions/x/tag", json!({"Version": 0}), 500, "job \"none\" version 0 not found"),
         ("/v1/job/none/scale", json!({"Count": 1, "Target": {"Group": "g"}}), 404, "job \"none\" not found"),
         ("/v1/job/none/scale", json!({"Count": 1}), 400, "missing task group name for scaling action"),
+        (
+            "/v1/deployment/allocation-health/99999999-2222-3333-4444-555555555555",
+            json!({}),
+            500,
+            "must specify at least one healthy/unhealthy allocation ID",
+        ),
         ("/v1/search/fuzzy", json!({"Text": "x"}), 500, "fuzzy search query must be at least 2 characters, got 1"),
     ] {
         let answer = world.ask("PUT", path, Some(&body)).await;
