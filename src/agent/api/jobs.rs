@@ -1,6 +1,6 @@
 //! `/v1/jobs`: lists, and registering.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Call;
 use super::answer::{Answer, Refusal};
@@ -179,13 +179,35 @@ pub(super) async fn register(mut call: Call) -> Result<Answer, Refusal> {
     Ok(Answer::written(done.index, value))
 }
 
-/// The job of a body, in canonical form: the one place where a job comes in. One that names no namespace is of the request's.
-pub(super) fn job_of(call: &Call, input: &Input) -> Result<serde_json::Map<String, Value>, Refusal> {
+/// Sets the namespace and the region of a job. What the query says goes before the body, and the body before the job.
+fn place(call: &Call, input: &Input, job: &mut Map<String, Value>) -> Result<(), Refusal> {
+    let own = call.api.about.region.as_str();
+    for (key, usual) in [("Namespace", "default"), ("Region", own)] {
+        let is_it = |name: &str| name.eq_ignore_ascii_case(key);
+        let of_job = match job.iter().find(|(name, _)| is_it(name)) {
+            None | Some((_, Value::Null)) => "",
+            Some((_, Value::String(text))) => text,
+            // It is refused where the job is read.
+            Some(_) => continue,
+        };
+        let of_body = input.text(key)?;
+        let of_query = call.query.text(&key.to_ascii_lowercase()).unwrap_or_default();
+        let said = [of_query, &of_body, of_job].into_iter().find(|text| !text.is_empty()).unwrap_or(usual);
+        if key == "Region" && said != own && said != "global" {
+            return Err(Refusal::failed("No path to region"));
+        }
+        let said = Value::from(if key == "Region" { own } else { said });
+        job.retain(|name, _| !is_it(name));
+        job.insert(key.to_owned(), said);
+    }
+    Ok(())
+}
+
+/// The job of a body, in canonical form: the one place where a job comes in.
+pub(super) fn job_of(call: &Call, input: &Input) -> Result<Map<String, Value>, Refusal> {
     let mut job = input.get("Job").cloned().ok_or_else(|| Refusal::bad("Job must be specified"))?;
     let Some(given) = job.as_object_mut() else { return Err(Refusal::bad("Job must be an object")) };
-    if given.get("Namespace").and_then(Value::as_str).is_none_or(str::is_empty) {
-        given.insert("Namespace".to_owned(), call.one_namespace().into());
-    }
+    place(call, input, given)?;
     let now = crate::agent::model::Nanos::of(std::time::SystemTime::now());
     let spec = crate::jobspec::canonicalize(&job, now.0).map_err(|e| Refusal::bad(e.to_string()))?;
     if spec.get("ID").and_then(Value::as_str).is_none_or(str::is_empty) {

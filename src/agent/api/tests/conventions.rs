@@ -251,6 +251,33 @@ async fn what_is_answered_of_a_job_can_be_registered_again() {
 }
 
 #[tokio::test]
+async fn the_namespace_of_a_query_goes_before_that_of_the_body_and_that_of_the_job() {
+    let world = World::new().await;
+    for name in ["query", "body", "own"] {
+        world.put("/v1/namespace", json!({"Name": name})).await;
+    }
+    let with = |key: &str, value: &str| {
+        let mut job = job("web");
+        job[key] = value.into();
+        job
+    };
+    for (path, body, own, expected) in [
+        ("/v1/jobs?namespace=query", "body", "own", "query"),
+        ("/v1/jobs", "body", "own", "body"),
+        ("/v1/jobs", "", "own", "own"),
+        ("/v1/jobs", "", "", "default"),
+    ] {
+        world.put(path, json!({"Job": with("Namespace", own), "Namespace": body})).await;
+        let job = world.json(&format!("/v1/job/web?namespace={expected}")).await;
+        assert_eq!((&job["Namespace"], &job["Region"]), (&json!(expected), &json!("global")));
+    }
+    for body in [json!({"Job": with("Region", "far")}), json!({"Job": job("web"), "Region": "far"})] {
+        let refused = world.ask("PUT", "/v1/jobs", Some(&body)).await;
+        assert_eq!((refused.status, refused.text().as_str()), (500, "No path to region"));
+    }
+}
+
+#[tokio::test]
 async fn metadata_is_laid_over_what_is_configured_and_kept() {
     let world = World::new().await;
     let change = |meta: Value| json!({"NodeID": "", "Meta": meta});
