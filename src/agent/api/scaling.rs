@@ -65,7 +65,6 @@ pub(super) async fn scale(mut call: Call) -> Result<Answer, Refusal> {
     if target.get("Job").is_some_and(|job| job != call.id()) {
         return Err(Refusal::bad("job ID in payload did not match URL"));
     }
-    let enforce = if input.switch("EnforceIndex")? { input.natural("JobModifyIndex")? } else { None };
     let meta = input.object("Meta")?.map(super::input::Input::members).unwrap_or_default();
     let given = Scale {
         group,
@@ -73,7 +72,8 @@ pub(super) async fn scale(mut call: Call) -> Result<Answer, Refusal> {
         message: input.text("Message")?,
         error: input.switch("Error")?,
         meta: meta.into_iter().into_map(),
-        enforce_index: enforce,
+        // Without regard to `EnforceIndex`, as in Nomad.
+        enforce_index: input.natural("JobModifyIndex")?.filter(|index| *index > 0),
     };
     if given.count.is_some() {
         super::job::may_start(&call)?;

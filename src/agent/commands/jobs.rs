@@ -142,7 +142,6 @@ impl Commands {
         let key = key.clone();
         let made = self.change(move |core, change| {
             let old = job(change, &key)?;
-            enforce(scale.enforce_index, Some(&old))?;
             let name = &scale.group;
             // A stopped job stays stopped, as in Nomad.
             let mut new = JobVersion { submit_time: now(), ..old.clone() };
@@ -151,12 +150,17 @@ impl Commands {
                     let why = "scaling action should not contain count if error is true";
                     return Err(CommandError::Invalid(why.to_owned()));
                 }
+                Some(count) if count > 1 && old.spec.get("Type").is_some_and(|kind| kind == "system") => {
+                    let why = "jobs of type \"system\" can only be scaled between 0 and 1";
+                    return Err(CommandError::Invalid(why.to_owned()));
+                }
                 Some(count) => {
                     let before = scale_group(&mut new.spec, name, count)?;
                     let newest = change.deployments_of_job(&key)?.into_iter().next_back();
                     if newest.is_some_and(|deployment| !deployment.status.is_terminal()) {
                         return Err(CommandError::Invalid("job scaling blocked due to active deployment".to_owned()));
                     }
+                    enforce(scale.enforce_index, Some(&old))?;
                     (before, keep(core, change, new, None, Trigger::JobScaling, 0)?)
                 }
                 None => {

@@ -138,7 +138,7 @@ pub struct Scale {
     pub error: bool,
     /// Further details.
     pub meta: BTreeMap<String, Value>,
-    /// The job's modify index must equal this.
+    /// The job's modify index must equal this, where there is a count.
     pub enforce_index: Option<u64>,
 }
 

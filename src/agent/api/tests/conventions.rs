@@ -278,6 +278,25 @@ async fn the_namespace_of_a_query_goes_before_that_of_the_body_and_that_of_the_j
 }
 
 #[tokio::test]
+async fn a_scaling_that_comes_too_late_or_is_too_large_is_refused() {
+    let world = World::new().await;
+    world.run("web").await;
+    world.deployed("web").await;
+    let index = world.json("/v1/job/web").await["JobModifyIndex"].as_u64().unwrap();
+    let scale = |count: i64, index: u64| json!({"Count": count, "Target": {"Group": "g"}, "JobModifyIndex": index});
+    let late = world.ask("PUT", "/v1/job/web/scale", Some(&scale(2, index + 7))).await;
+    let why = "job exists with conflicting job modify index";
+    assert_eq!((late.status, late.text()), (500, format!("Enforcing job modify index {}: {why}: {index}", index + 7)));
+    world.put("/v1/job/web/scale", scale(2, index)).await;
+    let mut system = job("sys");
+    system["Type"] = "system".into();
+    world.put("/v1/jobs", json!({"Job": system})).await;
+    let large = world.ask("PUT", "/v1/job/sys/scale", Some(&scale(2, 0))).await;
+    let why = "jobs of type \"system\" can only be scaled between 0 and 1";
+    assert_eq!((large.status, large.text().as_str()), (400, why));
+}
+
+#[tokio::test]
 async fn metadata_is_laid_over_what_is_configured_and_kept() {
     let world = World::new().await;
     let change = |meta: Value| json!({"NodeID": "", "Meta": meta});
