@@ -167,7 +167,10 @@ pub(super) async fn register(mut call: Call) -> Result<Answer, Refusal> {
         enforce_index: if enforced { Some(input.natural("JobModifyIndex")?.unwrap_or(0)) } else { None },
         preserve_counts: input.switch("PreserveCounts")?,
         preserve_resources: input.switch("PreserveResources")?,
-        eval_priority: input.number("EvalPriority")?.unwrap_or(0),
+        eval_priority: match input.number("EvalPriority")? {
+            None | Some(0) => 0,
+            Some(given) => eval_priority(given)?,
+        },
     };
     let done = call.api.commands.register(given).await?;
     let value = json!({
@@ -177,6 +180,15 @@ pub(super) async fn register(mut call: Call) -> Result<Answer, Refusal> {
         "Warnings": done.warnings,
     });
     Ok(Answer::written(done.index, value))
+}
+
+/// The priority that a client wants for an evaluation, instead of the job's.
+pub(super) fn eval_priority(given: i64) -> Result<i64, Refusal> {
+    if (1..=100).contains(&given) {
+        Ok(given)
+    } else {
+        Err(Refusal::bad("Eval priority must be between 1 and 100 inclusively"))
+    }
 }
 
 /// Sets the namespace and the region of a job. What the query says goes before the body, and the body before the job.

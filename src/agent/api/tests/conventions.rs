@@ -59,6 +59,13 @@ async fn errors_say_what_nomad_says() {
         ("PUT", "/v1/job/none/periodic/force".to_owned(), 500, "job not found"),
         ("PUT", "/v1/job/none/evaluate".to_owned(), 500, "job not found"),
         ("DELETE", "/v1/job/none/versions/x/tag".to_owned(), 500, "tag \"x\" not found on job \"none\""),
+        (
+            "DELETE",
+            "/v1/job/none?eval_priority=101".to_owned(),
+            400,
+            "Eval priority must be between 1 and 100 inclusively",
+        ),
+        ("PUT", "/v1/job/none/dispatch/payload".to_owned(), 500, "parameterized job not found"),
         ("PUT", format!("/v1/deployment/promote/{id}"), 500, "deployment not found"),
         ("PUT", format!("/v1/node/{id}/evaluate"), 500, "node not found"),
         ("DELETE", "/v1/service/none/x".to_owned(), 500, "service registration not found"),
@@ -79,6 +86,12 @@ async fn errors_say_what_nomad_says() {
         ("/v1/job/none/versions/x/tag", json!({"Version": 0}), 500, "job \"none\" version 0 not found"),
         ("/v1/job/none/scale", json!({"Count": 1, "Target": {"Group": "g"}}), 404, "job \"none\" not found"),
         ("/v1/job/none/scale", json!({"Count": 1}), 400, "missing task group name for scaling action"),
+        (
+            "/v1/jobs",
+            json!({"Job": job("web"), "EvalPriority": -1}),
+            400,
+            "Eval priority must be between 1 and 100 inclusively",
+        ),
         (
             "/v1/deployment/allocation-health/99999999-2222-3333-4444-555555555555",
             json!({}),
@@ -294,6 +307,25 @@ async fn a_scaling_that_comes_too_late_or_is_too_large_is_refused() {
     let large = world.ask("PUT", "/v1/job/sys/scale", Some(&scale(2, 0))).await;
     let why = "jobs of type \"system\" can only be scaled between 0 and 1";
     assert_eq!((large.status, large.text().as_str()), (400, why));
+}
+
+#[tokio::test]
+async fn a_job_is_dispatched_with_a_body_as_its_payload() {
+    let world = World::new().await;
+    let mut form = job("form");
+    (form["Type"], form["TaskGroups"][0]["Update"]) = ("batch".into(), Value::Null);
+    form["ParameterizedJob"] = json!({"Payload": "required"});
+    world.put("/v1/jobs", json!({"Job": form})).await;
+    let token = world.token(Role::Manage).await;
+    let path = "/v1/job/form/dispatch/payload?idempotency_token=once";
+    let made = world.over_tcp("PUT", path, &[("X-Nomad-Token", &token)], "{not JSON").await;
+    assert_eq!(made.status, 200, "{}", made.text());
+    let id = made.json()["DispatchedJobID"].as_str().unwrap().replace('/', "%2F");
+    let child = world.json(&format!("/v1/job/{id}")).await;
+    assert_eq!((&child["Payload"], &child["DispatchIdempotencyToken"]), (&json!("e25vdCBKU09O"), &json!("once")));
+    let odd = json!({"Payload": "eA==", "Priority": -1});
+    let odd = world.ask("PUT", "/v1/job/form/dispatch", Some(&odd)).await;
+    assert_eq!((odd.status, odd.text().as_str()), (500, "dispatch job priority must be between [1, 100]"));
 }
 
 #[tokio::test]
