@@ -11,8 +11,8 @@ use super::engine::Engine;
 use super::fake::FakeEngine;
 use super::health::{Verdict, judge};
 use super::model::{
-    Allocation, ClientStatus, DeploymentStatus, DesiredStatus, DrainSpec, DynamicVolume, Eligibility, EvalStatus,
-    JobKey, JobStatus, Nanos, ServiceRegistration, Trigger, VolumeState,
+    Allocation, ClientStatus, DeploymentStatus, DesiredStatus, DrainSpec, DrainStatus, DynamicVolume, Eligibility,
+    EvalStatus, JobKey, JobStatus, LastDrain, Nanos, ServiceRegistration, Trigger, VolumeState,
 };
 use super::state::{State, View};
 use super::{Agent, Working};
@@ -446,6 +446,45 @@ async fn a_drain_stops_everything_and_an_eligible_node_has_it_again() {
     assert!(world.allocs("web").iter().all(|alloc| alloc.client_status.is_terminal()));
     world.agent.commands.eligibility(Eligibility::Eligible).await.unwrap();
     world.running("web", 0, 1).await;
+}
+
+#[tokio::test]
+async fn the_node_remembers_its_last_drain() {
+    let world = World::new().await;
+    // It runs until the deadline.
+    world.register(job("batch", 1, "/bin/one", json!({}))).await;
+    let alloc = world.running("web", 0, 1).await.remove(0);
+    let drain = async |hours: i64, why: &str, accessor: &str| {
+        let spec = DrainSpec { deadline: Nanos(hours * 3_600_000_000_000), ignore_system_jobs: false };
+        let mut drain = Drain { spec: (hours > 0).then_some(spec), accessor: accessor.to_owned(), ..Drain::default() };
+        if !why.is_empty() {
+            drain.meta.insert("why".to_owned(), why.to_owned());
+        }
+        world.agent.commands.drain(drain).await.unwrap();
+        let node = world.agent.state.read().unwrap().node().unwrap().unwrap();
+        let told = node.events.last().unwrap().message.clone();
+        (node.last_drain.unwrap(), node.drain_strategy.map(|drain| drain.started_at), told)
+    };
+    let (first, started_at, told) = drain(1, "disk", "token:a").await;
+    assert_eq!((first.status, Some(first.started_at)), (DrainStatus::Draining, started_at));
+    assert_eq!(
+        (first.accessor_id.as_str(), first.meta["why"].as_str(), told.as_str()),
+        ("token:a", "disk", "Node drain strategy set")
+    );
+    let (second, again, told) = drain(2, "", "").await;
+    assert_eq!((again, told.as_str()), (started_at, "Node drain strategy updated"));
+    assert_eq!(LastDrain { updated_at: first.updated_at, ..second.clone() }, first, "what was said stays");
+    assert!(second.updated_at > first.updated_at);
+    let (third, _, told) = drain(0, "", "token:b").await;
+    assert_eq!((third.status, third.accessor_id.as_str()), (DrainStatus::Canceled, "token:b"));
+    assert_eq!(told, "Node drain disabled");
+    let (fourth, _, _) = drain(1, "", "").await;
+    assert!(fourth.meta.is_empty() && fourth.started_at > first.started_at, "{fourth:?}");
+    world.engine.end(&alloc.id, false).await;
+    let node = world
+        .until("the drain is over", |view| view.node().unwrap().filter(|node| node.drain_strategy.is_none()))
+        .await;
+    assert_eq!(node.last_drain.map(|last| last.status), Some(DrainStatus::Complete));
 }
 
 #[tokio::test]

@@ -101,7 +101,9 @@ pub(super) async fn drain(mut call: Call) -> Result<Answer, Refusal> {
             ignore_system_jobs: spec.switch("IgnoreSystemJobs")?,
         }),
     };
-    let given = Drain { spec, mark_eligible: input.switch("MarkEligible")?, meta: input.texts("Meta")? };
+    let accessor = &call.caller.accessor;
+    let accessor = if accessor.is_empty() { String::new() } else { format!("token:{accessor}") };
+    let given = Drain { spec, mark_eligible: input.switch("MarkEligible")?, meta: input.texts("Meta")?, accessor };
     Ok(changed(&call.api.commands.drain(given).await?))
 }
 

@@ -166,6 +166,8 @@ pub struct Drain {
     pub mark_eligible: bool,
     /// For people.
     pub meta: BTreeMap<String, String>,
+    /// Whose token asks for it, as `token:ACCESSOR`; empty for none.
+    pub accessor: String,
 }
 
 /// A node that was changed.
