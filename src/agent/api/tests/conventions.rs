@@ -183,6 +183,50 @@ async fn lists_come_in_pages_sorted_and_filtered() {
 }
 
 #[tokio::test]
+async fn statuses_of_jobs_come_newest_first_or_of_those_that_are_named() {
+    let world = World::new().await;
+    for name in ["a", "b", "c"] {
+        world.run(name).await;
+        world.deployed(name).await;
+    }
+    world.put("/v1/namespace", json!({"Name": "other"})).await;
+    let mut pack = job("c");
+    (pack["Namespace"], pack["Meta"]) = ("other".into(), json!({"pack.name": "p"}));
+    (pack["Type"], pack["TaskGroups"][0]["Update"]) = ("batch".into(), Value::Null);
+    pack["ParameterizedJob"] = json!({});
+    world.put("/v1/jobs", json!({"Job": pack})).await;
+    let ids = |list: &Value| -> Vec<String> {
+        list.as_array().unwrap().iter().map(|job| job["ID"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = world.json("/v1/jobs/statuses").await;
+    assert_eq!(ids(&all), ["c", "b", "a"]);
+    assert_eq!(ids(&world.json("/v1/jobs/statuses?reverse=true").await), ["a", "b", "c"]);
+    assert_eq!(all[0]["Allocs"][0]["DeploymentStatus"], json!({"Canary": false, "Healthy": true}));
+    assert_eq!((&all[0]["IsPack"], &all[0]["ChildStatuses"]), (&json!(false), &Value::Null));
+    let first = world.get("/v1/jobs/statuses?per_page=1").await;
+    let next = first.headers["x-nomad-nexttoken"].clone();
+    assert_eq!(next, all[1]["ModifyIndex"].to_string());
+    let second = world.get(&format!("/v1/jobs/statuses?per_page=1&next_token={next}")).await;
+    assert_eq!((ids(&first.json()), ids(&second.json())), (vec!["c".to_owned()], vec!["b".to_owned()]));
+    let index = |answer: &Answer| answer.headers["x-nomad-index"].parse::<u64>().unwrap();
+    assert!(index(&second) < index(&first), "what is on another page is no news");
+
+    let named = json!({"jobs": [{"id": "c", "namespace": "other"}, {"id": "a"}, {"id": "none"}]});
+    let named = world.put("/v1/jobs/statuses", named).await;
+    assert_eq!(ids(&named), ["c", "a"]);
+    assert_eq!((&named[0]["Namespace"], &named[0]["IsPack"]), (&json!("other"), &json!(true)));
+    assert_eq!((&named[0]["Allocs"], &named[0]["ChildStatuses"]), (&Value::Null, &json!([])));
+    for (body, expected) in [
+        (json!({"jobs": []}), "no jobs in request"),
+        (json!({"jobs": "a"}), "error decoding request: Jobs must be a list of objects"),
+        (json!([]), "error decoding request: the request's body is not a JSON object"),
+    ] {
+        let refused = world.ask("PUT", "/v1/jobs/statuses", Some(&body)).await;
+        assert_eq!((refused.status, refused.text().as_str()), (400, expected));
+    }
+}
+
+#[tokio::test]
 async fn pages_go_on_behind_names_that_are_not_ascii() {
     let world = World::new().await;
     for id in ["\u{e9}1", "\u{e9}2"] {
