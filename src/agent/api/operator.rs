@@ -9,6 +9,7 @@ use super::agent::{SERVER, server_id};
 use super::answer::{Answer, Refusal, with_meta};
 use super::files;
 use super::lists::{self, Found};
+use super::nodes::require_own;
 use super::shape;
 use crate::agent::settings;
 use crate::agent::state::{Saved, Table, nameless};
@@ -20,6 +21,7 @@ use crate::spec::json::json;
 const PIECE: usize = 64 << 10;
 
 pub(super) async fn gc(call: Call) -> Result<Answer, Refusal> {
+    require_own(&call, call.query.get("node_id").unwrap_or_default())?;
     call.api.commands.gc().await?;
     Ok(Answer::Empty)
 }

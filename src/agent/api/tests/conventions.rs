@@ -1,6 +1,7 @@
 //! What holds for all answers.
 
 use super::*;
+use crate::agent::model::ServiceRegistration;
 
 #[tokio::test]
 async fn errors_say_what_nomad_says() {
@@ -11,6 +12,7 @@ async fn errors_say_what_nomad_says() {
         ("DELETE", "/v1/jobs".to_owned(), 405, "Invalid method"),
         ("GET", "/v1/job/none".to_owned(), 404, "job not found"),
         ("GET", "/v1/job/none/summary".to_owned(), 404, "job not found"),
+        ("GET", "/v1/job/none/services".to_owned(), 404, "job not found"),
         ("GET", "/v1/job/none/versions".to_owned(), 404, "job versions not found"),
         ("GET", "/v1/job/none/submission?version=0".to_owned(), 404, "job source not found"),
         ("GET", "/v1/job/none/submission".to_owned(), 400, "Unable to parse job submission version parameter"),
@@ -33,6 +35,8 @@ async fn errors_say_what_nomad_says() {
             404,
             "Unknown allocation \"99999999-2222-3333-4444-555555555555\"",
         ),
+        ("GET", "/v1/client/stats?node_id=x".to_owned(), 404, "Unknown node \"x\""),
+        ("PUT", "/v1/client/gc?node_id=x".to_owned(), 404, "Unknown node \"x\""),
         ("PUT", "/v1/jobs".to_owned(), 400, "Request body is empty"),
         (
             "PUT",
@@ -227,6 +231,31 @@ async fn statuses_of_jobs_come_newest_first_or_of_those_that_are_named() {
 }
 
 #[tokio::test]
+async fn instances_of_a_service_come_in_the_order_in_which_they_are_chosen() {
+    let world = World::new().await;
+    let alloc = world.run("web").await[0]["ID"].as_str().unwrap().to_owned();
+    let service = |number: usize| ServiceRegistration {
+        id: format!("_nomad-task-{alloc}-group-g-web-{number}"),
+        service_name: "web".to_owned(),
+        namespace: "default".to_owned(),
+        job_id: "web".to_owned(),
+        alloc_id: alloc.clone(),
+        ..ServiceRegistration::default()
+    };
+    world.fake.register((0..8).map(service).collect(), &[]);
+    let mut index = "0".to_owned();
+    while index == "0" || world.json("/v1/service/web").await == json!([]) {
+        index.clone_from(&world.get(&format!("/v1/service/web?index={index}&wait=2s")).await.headers["x-nomad-index"]);
+    }
+    let all = world.json("/v1/service/web?choose=8%7Ckey").await;
+    assert_eq!(all.as_array().unwrap().len(), 8);
+    for count in 1..8 {
+        let some = world.json(&format!("/v1/service/web?choose={count}%7Ckey")).await;
+        assert_eq!(some.as_array().unwrap()[..], all.as_array().unwrap()[..count]);
+    }
+}
+
+#[tokio::test]
 async fn pages_go_on_behind_names_that_are_not_ascii() {
     let world = World::new().await;
     for id in ["\u{e9}1", "\u{e9}2"] {
@@ -381,6 +410,8 @@ async fn metadata_is_laid_over_what_is_configured_and_kept() {
     assert_eq!(world.json("/v1/client/metadata").await, first);
     let node = world.json("/v1/nodes").await[0]["ID"].as_str().unwrap().to_owned();
     assert_eq!(world.json(&format!("/v1/client/metadata?node_id={node}")).await, first);
+    world.json(&format!("/v1/client/stats?node_id={node}")).await;
+    assert_eq!(world.get(&format!("/v1/client/gc?node_id={}", &node[..8])).await.status, 200);
     assert_eq!(world.json(&format!("/v1/node/{node}")).await["Meta"], first["Meta"]);
     assert_eq!(world.get("/v1/client/metadata?node_id=x").await.status, 404);
     // A job that waits for it is placed.
