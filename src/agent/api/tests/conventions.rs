@@ -37,6 +37,17 @@ async fn errors_say_what_nomad_says() {
         ),
         ("GET", "/v1/client/stats?node_id=x".to_owned(), 404, "Unknown node \"x\""),
         ("PUT", "/v1/client/gc?node_id=x".to_owned(), 404, "Unknown node \"x\""),
+        ("GET", format!("/v1/client/fs/stat/{id}"), 400, "must provide a file name"),
+        ("GET", format!("/v1/client/fs/cat/{id}"), 400, "must provide a file name"),
+        ("GET", format!("/v1/client/fs/readat/{id}"), 400, "must provide a file name"),
+        ("GET", format!("/v1/client/fs/stream/{id}?path=x&origin=x"), 400, "origin must be start or end"),
+        (
+            "GET",
+            format!("/v1/client/fs/stat/{id}?path=x"),
+            404,
+            "Unknown allocation \"99999999-2222-3333-4444-555555555555\"",
+        ),
+        ("GET", "/v1/client/fs/ls/".to_owned(), 400, "must provide a valid alloc id"),
         ("PUT", "/v1/jobs".to_owned(), 400, "Request body is empty"),
         (
             "PUT",
