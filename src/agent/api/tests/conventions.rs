@@ -562,7 +562,33 @@ async fn variables_are_written_on_condition() {
     let locked = world.put("/v1/var/a/b?lock-acquire", json!({"Lock": {"TTL": "15s"}, "Items": {"k": "x"}})).await;
     let id = locked["Lock"]["ID"].as_str().unwrap().to_owned();
     assert_eq!(world.ask("PUT", "/v1/var/a/b", Some(&json!({"Items": {"k": "y"}}))).await.status, 409);
-    world.put("/v1/var/a/b?lock-release", json!({"Lock": {"ID": id}})).await;
-    world.put("/v1/var/a/b", json!({"Items": {"k": "y"}})).await;
-    assert_eq!(world.ask("DELETE", "/v1/var/a/b", None).await.status, 200);
+    let of_lock = json!({"Lock": {"ID": id}});
+    for (query, body, text) in [
+        ("lock-renew&lock-release", of_lock.clone(), "multiple lock operations"),
+        ("lock-release&cas=1", of_lock.clone(), "CAS can't be used with lock operations"),
+        ("lock-release", json!({}), "RPC Error:: 400,missing lock information"),
+        (
+            "lock-release",
+            json!({"Lock": {"ID": id}, "Items": {"k": "y"}}),
+            "RPC Error:: 400,lock release operation doesn't take variable items",
+        ),
+        (
+            "",
+            json!({"Lock": {"TTL": "15s"}, "Items": {"k": "y"}}),
+            "RPC Error:: 400,RPC Error:: 400,variable should not contain lock definition",
+        ),
+        ("namespace=*", json!({"Items": {"k": "y"}}), "RPC Error:: 400,can not target wildcard (\"*\")namespace"),
+    ] {
+        let refused = world.ask("PUT", &format!("/v1/var/a/b?{query}"), Some(&body)).await;
+        assert_eq!((refused.status, refused.text().as_str()), (400, text), "{query}");
+    }
+    assert_eq!(world.put("/v1/var/a/b?lock-release", of_lock).await.get("Items"), None);
+    world.put("/v1/namespace", json!({"Name": "other"})).await;
+    let elsewhere = json!({"Namespace": "other", "Path": "c", "Items": {"k": "y"}});
+    let elsewhere = world.put("/v1/var/a/b", elsewhere).await;
+    assert_eq!((&elsewhere["Namespace"], &elsewhere["Path"]), (&json!("other"), &json!("a/b")));
+    assert_eq!(world.json("/v1/var/a/b").await["Items"], json!({"k": "x"}));
+    let gone = world.ask("DELETE", "/v1/var/a/b", None).await;
+    assert_eq!((gone.status, gone.text().as_str()), (204, ""));
+    assert_eq!(world.get("/v1/var/a/b").await.status, 404);
 }
