@@ -270,7 +270,7 @@ async fn an_allocation_that_is_stopped_by_hand_has_a_successor() {
     let world = World::new().await;
     world.register(job("service", 1, "/bin/one", json!({}))).await;
     let old = world.running("web", 0, 1).await.remove(0);
-    world.agent.commands.alloc_stop(&old.id, false).await.unwrap();
+    world.agent.commands.alloc_stop(&old.id, false, false).await.unwrap();
     let new = world
         .until("there is another one", |view| {
             let allocs = view.allocs_of_job(&key("web")).unwrap();
@@ -279,7 +279,7 @@ async fn an_allocation_that_is_stopped_by_hand_has_a_successor() {
         .await;
     let old = world.agent.state.read().unwrap().alloc(&old.id).unwrap().unwrap();
     assert_eq!((old.desired_status, old.next_allocation.as_str()), (DesiredStatus::Stop, new.id.as_str()));
-    let missing = world.agent.commands.alloc_stop("11111111-1111-1111-1111-111111111111", false).await;
+    let missing = world.agent.commands.alloc_stop("11111111-1111-1111-1111-111111111111", false, false).await;
     assert!(matches!(missing, Err(CommandError::NotFound(_))));
 }
 

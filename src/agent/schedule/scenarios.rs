@@ -546,6 +546,27 @@ fn what_a_drain_ends_of_a_batch_job_is_not_begun_again() {
 }
 
 #[test]
+fn what_somebody_stops_of_a_batch_job_is_begun_again_as_its_policy_says() {
+    for (attempts, expected) in [(0, 1), (1, 2)] {
+        let mut world = World::new();
+        let mut base = of_kind(JobType::Batch, 1);
+        base.groups[0].scheduling.reschedule.as_mut().expect("a batch job").attempts = attempts;
+        world.register(&base);
+        world.settle();
+        let transition = &mut world.allocs[0].desired_transition;
+        (transition.migrate, transition.reschedule) = (Some(true), Some(true));
+        let plan = world.evaluate(Trigger::AllocStop);
+        let reschedule_later = u64::from(attempts);
+        assert_eq!(plan.desired["g"], DesiredUpdates { migrate: 1, reschedule_later, ..DesiredUpdates::default() });
+        world.settle();
+        assert!(world.live().is_empty());
+        world.now = world.now.plus(Duration::from_secs(5));
+        world.settle();
+        assert_eq!((world.allocs.len(), world.live().len()), (expected, expected - 1));
+    }
+}
+
+#[test]
 fn a_system_job_has_one_allocation_and_waits_for_no_other_node() {
     let mut world = World::new();
     let base = of_kind(JobType::System, 1);
