@@ -551,6 +551,24 @@ async fn metrics_name_allocations_and_what_only_grows_is_a_counter() {
 }
 
 #[tokio::test]
+async fn a_configuration_of_the_scheduler_replaces_the_one_before() {
+    let world = World::new().await;
+    let path = "/v1/operator/scheduler/configuration";
+    let config = async || world.json(path).await["SchedulerConfig"].clone();
+    assert_eq!(config().await["MemoryOversubscriptionEnabled"], true, "unless somebody says so");
+    world.put(path, json!({"RejectJobRegistration": true, "PreemptionConfig": {"BatchSchedulerEnabled": true}})).await;
+    let now = config().await;
+    let seen = (&now["MemoryOversubscriptionEnabled"], &now["RejectJobRegistration"], &now["PreemptionConfig"]);
+    let preemption = json!({
+        "SystemSchedulerEnabled": false, "SysBatchSchedulerEnabled": false, "BatchSchedulerEnabled": true,
+        "ServiceSchedulerEnabled": false,
+    });
+    assert_eq!(seen, (&json!(false), &json!(true), &preemption));
+    let late = world.put(&format!("{path}?cas=1"), json!({"PauseEvalBroker": true})).await;
+    assert_eq!((&late["Updated"], config().await), (&json!(false), now));
+}
+
+#[tokio::test]
 async fn variables_are_written_on_condition() {
     let world = World::new().await;
     let first = world.put("/v1/var/a/b?cas=0", json!({"Items": {"k": "v"}})).await;
