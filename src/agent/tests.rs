@@ -502,6 +502,30 @@ async fn a_job_that_changed_meanwhile_is_not_overwritten() {
 }
 
 #[tokio::test]
+async fn a_job_is_registered_stopped_where_it_says_so() {
+    let world = World::new().await;
+    let with = |stop: bool| {
+        let mut job = job("service", 1, "/bin/one", json!({}));
+        job["Stop"] = stop.into();
+        job
+    };
+    world.register(with(false)).await;
+    world.running("web", 0, 1).await;
+    let Value::Object(spec) = with(true) else { panic!() };
+    assert_eq!(world.agent.commands.plan(spec).await.unwrap().desired["g"].stop, 1);
+    let stopped = world.register(with(true)).await;
+    world.status("web", JobStatus::Dead).await;
+    let newest = || world.agent.state.read().unwrap().job(&key("web")).unwrap().unwrap();
+    assert_eq!((newest().version, newest().stop), (1, true));
+    assert_eq!(world.register(with(true)).await.job_modify_index, stopped.job_modify_index, "the same again");
+    world.register(with(false)).await;
+    world.running("web", 2, 1).await;
+    world.agent.commands.revert(&key("web"), 1, None).await.unwrap();
+    world.status("web", JobStatus::Dead).await;
+    assert_eq!((newest().version, newest().stop), (3, true));
+}
+
+#[tokio::test]
 async fn a_job_stays_of_its_kind() {
     let world = World::new().await;
     let with = |id: &str, field: &str, value: Value| {

@@ -14,7 +14,7 @@ use crate::agent::schedule::is_same;
 use crate::agent::schedule::periodic;
 use crate::agent::settings;
 use crate::agent::state::View;
-use crate::agent::versions::{Kept, keep, mistakes, runs_itself, version};
+use crate::agent::versions::{Kept, is_stopped, keep, mistakes, runs_itself, version};
 use crate::agent::worker;
 use crate::jobspec;
 use crate::spec::Job;
@@ -212,12 +212,13 @@ fn plan(core: &Core, given: Map<String, Value>) -> Result<Planned, CommandError>
     if !runs_itself(&job, planned.old.as_ref().is_some_and(|old| old.dispatched)) {
         return Ok(planned);
     }
+    let stop = is_stopped(&planned.new);
     let next = match &planned.old {
-        Some(old) if !old.stop && is_same(&old.spec, &planned.new) => old.clone(),
+        Some(old) if old.stop == stop && is_same(&old.spec, &planned.new) => old.clone(),
         Some(old) => JobVersion {
             spec: planned.new.clone(),
             version: old.version + 1,
-            stop: false,
+            stop,
             stable: false,
             modify_index: index + 1,
             job_modify_index: index + 1,
