@@ -118,7 +118,8 @@ fn policy_id(job: &JobVersion, group: &str) -> String {
     uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, name.as_bytes()).to_string()
 }
 
-fn all(call: &Call, view: &View) -> Result<Vec<Value>, Refusal> {
+/// The policies of a namespace.
+pub(super) fn all(call: &Call, view: &View) -> Result<Vec<Value>, Refusal> {
     let mut found = Vec::new();
     for job in view.jobs(call.namespace(), "") {
         let job = job?;

@@ -267,6 +267,36 @@ async fn instances_of_a_service_come_in_the_order_in_which_they_are_chosen() {
 }
 
 #[tokio::test]
+async fn a_fuzzy_search_finds_names_the_best_first_and_ids_by_their_beginnings() {
+    let world = World::new().await;
+    let eval = world.run("webs").await[0]["EvalID"].as_str().unwrap().to_owned();
+    for id in ["my-web", "web"] {
+        let mut job = job(id);
+        job["TaskGroups"][0]["Scaling"] = json!({"Min": 1, "Max": 3});
+        world.put("/v1/jobs", json!({"Job": job})).await;
+    }
+    world.put("/v1/var/web/x", json!({"Items": {"k": "v"}})).await;
+    let search = async |text: &str, context: &str| {
+        let found = world.put("/v1/search/fuzzy", json!({"Text": text, "Context": context})).await;
+        found["Matches"].clone()
+    };
+    let found = search("WEB", "all").await;
+    let ids: Vec<_> = found["jobs"].as_array().unwrap().iter().map(|found| found["ID"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["web", "webs", "my-web"]);
+    assert_eq!(found["vars"], json!([{"ID": "web/x", "Scope": ["default", "web/x"]}]));
+    assert_eq!((found.get("images"), found.get("namespaces"), &found["evals"]), (None, None, &json!([])));
+    assert_eq!(search("true", "jobs").await["commands"][0]["Scope"].as_array().unwrap().len(), 4);
+    assert_eq!(search("fault", "namespaces").await, json!({"namespaces": [{"ID": "default"}]}));
+    assert_eq!(search("al", "node_pools").await["node_pools"][0], json!({"ID": "all", "Scope": ["all"]}));
+    assert_eq!(search(&eval[..8], "evals").await, json!({"evals": [{"ID": eval}]}));
+    let odd = world.ask("PUT", "/v1/search/fuzzy", Some(&json!({"Text": "web", "Context": "odd"}))).await;
+    assert!(odd.status == 500 && odd.text().starts_with("context must be one of"), "{}", odd.text());
+    let policy = world.json("/v1/scaling/policies?job=web").await[0]["ID"].as_str().unwrap().to_owned();
+    let found = world.put("/v1/search", json!({"Prefix": policy, "Context": "scaling_policy"})).await;
+    assert_eq!(found["Matches"], json!({"scaling_policy": [policy]}));
+}
+
+#[tokio::test]
 async fn pages_go_on_behind_names_that_are_not_ascii() {
     let world = World::new().await;
     for id in ["\u{e9}1", "\u{e9}2"] {
