@@ -19,14 +19,15 @@ fn node(view: &View) -> Result<Node, CommandError> {
     view.node()?.ok_or_else(|| CommandError::NotFound("node not found".to_owned()))
 }
 
-/// Creates an evaluation for each system job, which runs wherever it can, and with `all` for each job that has allocations.
+/// Creates an evaluation for each system job, which runs wherever it can, and with `all` for each job that has allocations; a
+/// sysbatch job runs where it could when somebody registered it.
 pub(crate) fn evaluate(core: &Core, change: &mut Change<'_>, all: bool) -> Result<Vec<Evaluation>, CommandError> {
     let mut wanted = Vec::new();
     for job in change.jobs(None, "") {
         let job = job?;
         let kind = core.jobs.of(&job).map_or(JobType::Service, |job| job.kind);
-        let is_system = matches!(kind, JobType::System | JobType::Sysbatch);
-        if !job.stop && (is_system || all && job.status == JobStatus::Running) {
+        let is_here = all && kind != JobType::Sysbatch && job.status == JobStatus::Running;
+        if !job.stop && (is_here || schedule::is_evaluated(kind, schedule::Change::NodeChanged)) {
             wanted.push(job);
         }
     }

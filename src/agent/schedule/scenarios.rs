@@ -455,6 +455,22 @@ fn batch_and_sysbatch_jobs_that_are_done_are_not_run_again() {
 }
 
 #[test]
+fn a_node_that_becomes_eligible_gets_system_jobs_and_sysbatch_jobs_only_when_they_are_registered() {
+    for (kind, expected) in [(JobType::System, 1), (JobType::Sysbatch, 0)] {
+        let mut world = World::new();
+        world.node.scheduling_eligibility = Eligibility::Ineligible;
+        world.register(&of_kind(kind, 1));
+        assert!(world.allocs.is_empty());
+        world.node.scheduling_eligibility = Eligibility::Eligible;
+        world.wake(Change::NodeEligible);
+        world.wake(Change::NodeChanged);
+        assert_eq!(world.allocs.len(), expected, "{kind:?}");
+        world.evaluate(Trigger::JobRegister);
+        assert_eq!(world.allocs.len(), 1, "{kind:?}");
+    }
+}
+
+#[test]
 fn somebody_stops_an_allocation_and_it_is_placed_anew() {
     let mut world = World::new();
     world.register(&job(2));
