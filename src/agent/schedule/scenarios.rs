@@ -12,7 +12,7 @@ use super::blocked::Change;
 use super::deploy::{DeploymentInput, fail_deployment, health_step, pause_deployment, promote_deployment, set_health};
 use super::drain::{drain_step, drain_strategy};
 use super::fixture::{SECOND, changed, constraint, group, job, of_kind};
-use super::reschedule::delay;
+use super::reschedule::{Verdict, delay, tracker, verdict};
 use super::simulation::{World, end};
 use crate::agent::model::DesiredUpdates;
 
@@ -414,7 +414,31 @@ fn delays_grow_as_the_policy_says() {
     }
     world.settle();
     let tracker = world.allocs.last().unwrap().reschedule_tracker.clone().unwrap();
-    assert_eq!(tracker.events.len(), 5, "the last five are remembered");
+    assert_eq!(tracker.events.len(), 6, "the last five are remembered, and the newest one");
+}
+
+#[test]
+fn what_is_due_within_a_second_is_replaced_now_and_remembers_what_is_an_interval_old() {
+    let mut world = World::new();
+    world.register(&job(1));
+    let (mut alloc, failed) = (world.allocs.remove(0), world.now);
+    let policy = Reschedule {
+        attempts: 2,
+        interval: Duration::from_mins(1),
+        delay: Duration::from_secs(10),
+        delay_function: DelayFunction::Constant,
+        unlimited: false,
+        ..Reschedule::of(JobType::Service).expect("it has one")
+    };
+    end(&mut alloc, ClientStatus::Failed, failed);
+    let said = |seconds| verdict(Some(&policy), &alloc, failed.plus(Duration::from_secs(seconds)));
+    assert_eq!((said(8), said(9)), (Verdict::Later(failed.plus(Duration::from_secs(10))), Verdict::Now));
+    let mut next = alloc.clone();
+    next.reschedule_tracker = Some(tracker(Some(&policy), &alloc, failed));
+    for (seconds, expected) in [(60, 2), (61, 1)] {
+        let kept = tracker(Some(&policy), &next, failed.plus(Duration::from_secs(seconds)));
+        assert_eq!(kept.events.len(), expected, "{seconds}");
+    }
 }
 
 #[test]
