@@ -69,6 +69,7 @@ pub(super) const TABLE: &[Route] = &table! {
     Get "/v1/allocation/{id}/services" Read Served SMALL services::of_alloc: "its services";
     Get "/v1/allocation/{id}/checks" Read Served SMALL client::checks: "its checks";
     Get "/v1/evaluations" Read Served SMALL evaluations::list: "evaluations";
+    Delete "/v1/evaluations" Manage Served SMALL evaluations::delete: "deletes evaluations while their broker is paused";
     Get "/v1/evaluations/count" Read Served SMALL evaluations::count: "the number of evaluations";
     Get "/v1/evaluation/{id}" Read Served SMALL evaluations::info: "an evaluation";
     Get "/v1/evaluation/{id}/allocations" Read Served SMALL evaluations::allocations: "its allocations";

@@ -7,9 +7,10 @@ use super::register::{enforce, registered};
 use super::{CommandError, Commands, Deregister, Dispatch, Dispatched, Evaluated, Registered, Scale, job};
 use crate::agent::core::now;
 use crate::agent::model::{
-    ClientStatus, DesiredStatus, Evaluation, JobKey, JobVersion, ScalingEvent, Trigger, VersionTag,
+    ClientStatus, DesiredStatus, EvalStatus, Evaluation, JobKey, JobVersion, ScalingEvent, Trigger, VersionTag,
 };
 use crate::agent::schedule::dispatch;
+use crate::agent::settings;
 use crate::agent::versions::{Kept, keep, launch, may_revert, put_eval, revert, scale_group};
 
 /// What is answered of an evaluation.
@@ -97,6 +98,39 @@ impl Commands {
         let (index, (job, eval)) = made.await?;
         self.decide(&eval);
         Ok(evaluated(index, Some(&eval), &job))
+    }
+
+    /// Deletes evaluations; either all of them, or none. Returns the index.
+    ///
+    /// # Errors
+    /// [`CommandError`]: evaluations are being decided, there is no such one, or it is still needed.
+    pub(crate) async fn delete_evals(&self, ids: Vec<String>) -> Result<u64, CommandError> {
+        let made = self.change(move |_, change| {
+            if !settings::is_on(change, settings::PAUSE)? {
+                let why = "eval broker is enabled; eval broker must be paused to delete evals";
+                return Err(CommandError::Conflict(why.to_owned()));
+            }
+            let mut gone = Vec::new();
+            for id in &ids {
+                let Some(eval) = change.eval(id)? else {
+                    return Err(CommandError::NotFound("eval not found".to_owned()));
+                };
+                if !change.may_delete(&eval)? {
+                    return Err(CommandError::Conflict(format!("eval {id} is not safe to delete")));
+                }
+                gone.push(Evaluation { status: EvalStatus::Canceled, ..eval });
+            }
+            for id in &ids {
+                change.delete_eval(id)?;
+            }
+            Ok(gone)
+        });
+        let (index, gone) = made.await?;
+        // Canceled: none of them waits any more.
+        for eval in &gone {
+            self.core.broker.put(eval);
+        }
+        Ok(index)
     }
 
     /// Makes an older version of a job its newest one. `enforce` is the version that the job must currently have.

@@ -250,6 +250,29 @@ fn is_ended(job: Option<&JobVersion>, alloc: &Allocation, threshold: Duration, a
     number("Attempts") == 0 || last.is_some_and(|last| is_over(last.reschedule_time))
 }
 
+impl View {
+    /// Whether somebody may delete an evaluation: what it placed does not run, and is not needed to be replaced.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub(crate) fn may_delete(&self, eval: &Evaluation) -> Result<bool, StateError> {
+        let owner = JobKey { namespace: eval.namespace.clone(), id: eval.job_id.clone() };
+        let job = self.job(&owner)?.filter(|job| !job.stop && job.status != JobStatus::Dead);
+        let Some(job) = job else { return Ok(true) };
+        let is_needed = |alloc: &Allocation| match alloc.client_status {
+            ClientStatus::Running | ClientStatus::Unknown => true,
+            ClientStatus::Failed => policy(&job, &alloc.task_group).is_some_and(|policy| {
+                let is_unlimited = policy["Unlimited"] == true;
+                let is_known = alloc.reschedule_tracker.as_ref().is_some_and(|tracker| !tracker.events.is_empty());
+                let is_limited = policy["Attempts"].as_i64().is_some_and(|attempts| attempts > 0);
+                is_unlimited || is_limited && (alloc.next_allocation.is_empty() || !is_known)
+            }),
+            _ => false,
+        };
+        Ok(!self.allocs_of_eval(&eval.id)?.iter().any(is_needed))
+    }
+}
+
 /// How a group's failed allocations are replaced, if they are.
 fn policy<'a>(job: &'a JobVersion, group: &str) -> Option<&'a Value> {
     let groups = job.spec.get("TaskGroups")?.as_array()?;

@@ -267,6 +267,40 @@ async fn instances_of_a_service_come_in_the_order_in_which_they_are_chosen() {
 }
 
 #[tokio::test]
+async fn evaluations_are_deleted_while_none_is_decided() {
+    let world = World::new().await;
+    let eval = world.run("web").await[0]["EvalID"].as_str().unwrap().to_owned();
+    world.deployed("web").await;
+    let none = "99999999-2222-3333-4444-555555555555";
+    let delete = async |body: Value| {
+        let answer = world.ask("DELETE", "/v1/evaluations", Some(&body)).await;
+        (answer.status, answer.text())
+    };
+    let told = |status: u16, text: &str| (status, text.to_owned());
+    assert_eq!(delete(json!({})).await, told(400, "evals must be deleted by either ID or filter"));
+    let both = json!({"EvalIDs": [eval], "Filter": "ID != \"\""});
+    assert_eq!(delete(both).await, told(400, "evals cannot be deleted by both ID and filter"));
+    let runs = "eval broker is enabled; eval broker must be paused to delete evals";
+    assert_eq!(delete(json!({"EvalIDs": [eval]})).await, told(500, runs));
+    world.put("/v1/operator/scheduler/configuration", json!({"PauseEvalBroker": true})).await;
+    assert_eq!(delete(json!({"EvalIDs": [none]})).await, told(500, "eval not found"));
+    let unsafe_one = format!("eval {eval} is not safe to delete");
+    assert_eq!(delete(json!({"EvalIDs": [eval]})).await, told(500, &unsafe_one));
+    let counted = async |filter: String| {
+        let answer = world.ask("DELETE", "/v1/evaluations", Some(&json!({"Filter": filter}))).await;
+        answer.json()["Count"].clone()
+    };
+    assert_eq!(counted(format!("ID == \"{eval}\"")).await, 0);
+    // Nothing of a stopped job is needed; its last evaluation is not decided any more.
+    let last = world.ask("DELETE", "/v1/job/web", None).await.json()["EvalID"].as_str().unwrap().to_owned();
+    assert_eq!(counted(format!("ID == \"{eval}\" or ID == \"{last}\"")).await, 2);
+    counted("JobID == \"web\"".to_owned()).await;
+    assert_eq!(world.json("/v1/job/web/evaluations").await, json!([]));
+    world.put("/v1/operator/scheduler/configuration", json!({"PauseEvalBroker": false})).await;
+    assert_eq!(world.json("/v1/job/web").await["Stop"], true);
+}
+
+#[tokio::test]
 async fn a_fuzzy_search_finds_names_the_best_first_and_ids_by_their_beginnings() {
     let world = World::new().await;
     let eval = world.run("webs").await[0]["EvalID"].as_str().unwrap().to_owned();
