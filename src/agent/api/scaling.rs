@@ -101,7 +101,7 @@ fn of_job(job: &JobVersion) -> Vec<Value> {
         let target = json!({"Namespace": job.key.namespace, "Job": job.key.id, "Group": name});
         let mut policy = scaling.clone();
         let over = json!({
-            "ID": policy_id(job, name),
+            "ID": shape::policy_id(job, name),
             "Target": target,
             "CreateIndex": job.create_index,
             "ModifyIndex": job.job_modify_index,
@@ -110,12 +110,6 @@ fn of_job(job: &JobVersion) -> Vec<Value> {
         Some(Value::Object(policy))
     };
     groups.filter_map(policy).collect()
-}
-
-/// The same for the same group of the same job, whenever it is asked.
-fn policy_id(job: &JobVersion, group: &str) -> String {
-    let name = format!("{}\0{}\0{}\0{group}", job.key.namespace, job.key.id, job.create_index);
-    uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, name.as_bytes()).to_string()
 }
 
 /// The policies of a namespace.

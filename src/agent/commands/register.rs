@@ -35,7 +35,12 @@ struct Prepared {
 fn prepare(core: &Core, given: Map<String, Value>) -> Result<Prepared, Vec<String>> {
     let now = now();
     let spec = jobspec::canonicalize(&Value::Object(given), now.0);
-    let spec = spec.map_err(|error| vec![error.to_string()])?;
+    let mut spec = spec.map_err(|error| vec![error.to_string()])?;
+    let groups = spec.get_mut("TaskGroups").and_then(Value::as_array_mut).into_iter().flatten();
+    for policy in groups.filter_map(|group| group.get_mut("Scaling")).filter_map(Value::as_object_mut) {
+        // It gets one of its own, which is not a change of the job when it comes back.
+        policy.insert("ID".to_owned(), "".into());
+    }
     let Read { job, mut warnings } = jobs::read(&spec)?;
     let key = JobKey { namespace: job.namespace.clone(), id: job.id.clone() };
     if let Some(clock) = &job.scheduling.periodic {

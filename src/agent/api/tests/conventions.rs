@@ -301,6 +301,22 @@ async fn evaluations_are_deleted_while_none_is_decided() {
 }
 
 #[tokio::test]
+async fn a_job_shows_the_id_of_its_scaling_policy() {
+    let world = World::new().await;
+    let mut web = job("web");
+    web["TaskGroups"][0]["Scaling"] = json!({"ID": "mine", "Min": 1, "Max": 3});
+    world.put("/v1/jobs", json!({"Job": web})).await;
+    let id = world.json("/v1/scaling/policies").await[0]["ID"].as_str().unwrap().to_owned();
+    let shown = world.json("/v1/job/web").await["TaskGroups"][0]["Scaling"]["ID"].clone();
+    assert_eq!((shown.as_str(), id.len()), (Some(id.as_str()), 36));
+    assert_eq!(world.json(&format!("/v1/scaling/policy/{id}")).await["Target"]["Job"], "web");
+    // Who sends it back has not changed the job.
+    web["TaskGroups"][0]["Scaling"]["ID"] = id.into();
+    world.put("/v1/jobs", json!({"Job": web})).await;
+    assert_eq!(world.json("/v1/job/web").await["Version"], 0);
+}
+
+#[tokio::test]
 async fn a_fuzzy_search_finds_names_the_best_first_and_ids_by_their_beginnings() {
     let world = World::new().await;
     let eval = world.run("webs").await[0]["EvalID"].as_str().unwrap().to_owned();
