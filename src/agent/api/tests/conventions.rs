@@ -301,6 +301,25 @@ async fn evaluations_are_deleted_while_none_is_decided() {
 }
 
 #[tokio::test]
+async fn the_ports_of_a_tasks_own_network_are_shown_with_the_task() {
+    let world = World::new().await;
+    let mut web = job("web");
+    web["TaskGroups"][0]["Tasks"][0]["Resources"]["Networks"] = json!([{"DynamicPorts": [{"Label": "own"}]}]);
+    world.put("/v1/jobs", json!({"Job": web})).await;
+    world.deployed("web").await;
+    let id = world.json("/v1/job/web/allocations").await[0]["ID"].as_str().unwrap().to_owned();
+    let alloc = world.json(&format!("/v1/allocation/{id}")).await;
+    let has = &alloc["AllocatedResources"];
+    let own = &has["Tasks"]["t"]["Networks"][0];
+    assert!(own["DynamicPorts"][0]["Value"].as_u64() > Some(0) && own["IP"].is_string(), "{own}");
+    assert_eq!(alloc["TaskResources"]["t"]["Networks"][0], *own);
+    let labels =
+        |ports: &Value| -> Vec<Value> { ports.as_array().unwrap().iter().map(|port| port["Label"].clone()).collect() };
+    assert_eq!(labels(&has["Shared"]["Ports"]), ["http"]);
+    assert_eq!(labels(&has["Shared"]["Networks"][0]["DynamicPorts"]), ["http"]);
+}
+
+#[tokio::test]
 async fn a_job_shows_the_id_of_its_scaling_policy() {
     let world = World::new().await;
     let mut web = job("web");
