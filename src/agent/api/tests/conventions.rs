@@ -28,6 +28,12 @@ async fn errors_say_what_nomad_says() {
         ("GET", "/v1/jobs?index=1&wait=x".to_owned(), 400, "Invalid wait time"),
         ("GET", "/v1/jobs?per_page=x".to_owned(), 400, "Expect a number for `per_page` query string parameter"),
         ("GET", "/v1/jobs?region=x".to_owned(), 500, "No path to region"),
+        (
+            "GET",
+            "/v1/event/stream?topic=Job:a:b".to_owned(),
+            400,
+            "Invalid topic query: error parsing topics: Invalid key value pair for topic, topic: Job:a:b",
+        ),
         ("GET", "/v1/volumes?type=x".to_owned(), 404, "resource not found"),
         (
             "GET",
