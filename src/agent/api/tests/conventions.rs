@@ -326,6 +326,33 @@ async fn the_ports_of_a_tasks_own_network_are_shown_with_the_task() {
 }
 
 #[tokio::test]
+async fn versions_are_compared_only_where_differences_are_asked_for() {
+    let world = World::new().await;
+    world.run("web").await;
+    let path = |query: &str| format!("/v1/job/web/versions?{query}");
+    assert_eq!(world.json(&path("diffs=true")).await["Diffs"], Value::Null);
+    let mut web = job("web");
+    web["Meta"]["k"] = json!("w");
+    world.put("/v1/jobs", json!({"Job": web})).await;
+    for (query, status, expected) in [
+        ("diffs=true", 200, "1"),
+        ("diffs=true&diff_version=0", 200, "2"),
+        ("diff_version=0", 200, ""),
+        ("diff_version=7&diff_tag=x", 200, ""),
+        ("diffs=true&diff_version=7", 500, "version 7 not found"),
+        ("diffs=true&diff_version=0&diff_tag=x", 500, "tag \"x\" not found"),
+    ] {
+        let answer = world.get(&path(query)).await;
+        let found = if answer.status == 200 {
+            answer.json()["Diffs"].as_array().map_or(String::new(), |diffs| diffs.len().to_string())
+        } else {
+            answer.text()
+        };
+        assert_eq!((answer.status, found.as_str()), (status, expected), "{query}");
+    }
+}
+
+#[tokio::test]
 async fn a_job_shows_the_id_of_its_scaling_policy() {
     let world = World::new().await;
     let mut web = job("web");
