@@ -201,6 +201,29 @@ async fn what_fails_is_placed_again_after_its_delay_and_no_more_often_than_it_ma
 }
 
 #[tokio::test]
+async fn only_what_may_be_rescheduled_is_when_somebody_forces_it() {
+    for (attempts, forced) in [(0, None), (1, Some(true))] {
+        let world = World::new().await;
+        let policy = json!({ "ReschedulePolicy": { "Attempts": attempts, "Interval": 3_600_000_000_000_i64,
+            "Delay": 600_000_000_000_i64, "DelayFunction": "constant", "MaxDelay": 0, "Unlimited": false } });
+        world.register(job("batch", 1, "/bin/one", policy)).await;
+        let alloc = world.running("web", 0, 1).await.remove(0);
+        world.engine.end(&alloc.id, true).await;
+        let failed = |view: &View| {
+            let alloc = view.alloc(&alloc.id).unwrap().unwrap();
+            (alloc.client_status == ClientStatus::Failed).then_some(())
+        };
+        world.until("it has failed", failed).await;
+        world.agent.commands.evaluate(&key("web"), true).await.unwrap();
+        let found = world.allocs("web").into_iter().find(|known| known.id == alloc.id).unwrap();
+        assert_eq!(found.desired_transition.force_reschedule, forced);
+        if forced.is_some() {
+            world.running("web", 0, 1).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn metadata_outlives_the_agent_and_goes_before_what_is_configured() {
     let world = World::new().await;
     let text = str::to_owned;

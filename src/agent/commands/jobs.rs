@@ -68,7 +68,7 @@ impl Commands {
     }
 
     /// Creates an evaluation of a job; with `force_reschedule`, failed allocations are replaced even if their policy does not
-    /// allow it.
+    /// allow it any more, or not yet. Groups that are never rescheduled stay as they are.
     ///
     /// # Errors
     /// [`CommandError`]: no such job, or one that does not run itself (a periodic or parameterized one).
@@ -85,7 +85,10 @@ impl Commands {
             }
             if force_reschedule {
                 for mut alloc in change.allocs_of_job(&key)? {
-                    let has_failed = alloc.client_status == ClientStatus::Failed;
+                    let group = read.groups.iter().find(|group| group.name == alloc.task_group);
+                    let policy = group.and_then(|group| group.scheduling.reschedule.as_ref());
+                    let may_be = policy.is_some_and(|policy| policy.unlimited || policy.attempts > 0);
+                    let has_failed = may_be && alloc.client_status == ClientStatus::Failed;
                     if has_failed && alloc.desired_status == DesiredStatus::Run && alloc.next_allocation.is_empty() {
                         alloc.desired_transition.force_reschedule = Some(true);
                         change.put_alloc(alloc)?;

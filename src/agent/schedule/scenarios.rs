@@ -378,6 +378,22 @@ fn what_failed_is_replaced_later_by_an_evaluation_of_its_own() {
     assert_eq!(world.shown(), ["web.g[0] v1"]);
 }
 
+#[test]
+fn who_forces_a_reschedule_does_not_go_before_the_deployment() {
+    let mut world = World::new();
+    world.is_manual = true;
+    world.register(&job(1));
+    world.run_client();
+    let now = world.now;
+    end(&mut world.allocs[0], ClientStatus::Failed, now);
+    world.allocs[0].desired_transition.force_reschedule = Some(true);
+    world.evaluate(Trigger::JobRegister);
+    assert_eq!(world.allocs.len(), 1);
+    world.allocs[0].desired_transition.reschedule = Some(true);
+    world.evaluate(Trigger::JobRegister);
+    assert_eq!((world.allocs.len(), &world.allocs[0].next_allocation), (2, &world.allocs[1].id));
+}
+
 fn new_status(world: &World) -> ClientStatus {
     world.allocs.last().expect("there is one").client_status
 }

@@ -102,7 +102,7 @@ impl<'a> Sorted<'a> {
             Rollout::Failed => is_of_deployment,
             Rollout::None => false,
         };
-        if waits && !is_forced {
+        if waits {
             self.kept.push(alloc);
             return;
         }
