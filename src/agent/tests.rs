@@ -800,6 +800,20 @@ async fn a_plan_knows_what_changes_in_place() {
 }
 
 #[tokio::test]
+async fn a_job_that_does_not_run_itself_is_planned_as_a_launch_of_it() {
+    let world = World::new().await;
+    let clock = json!({ "Enabled": true, "Spec": "0 0 1 1 *", "SpecType": "cron" });
+    for (block, value) in [("Periodic", clock), ("ParameterizedJob", json!({}))] {
+        let mut new = job("batch", 2, "/bin/one", json!({}));
+        new[block] = value;
+        let Value::Object(spec) = new else { panic!() };
+        let planned = world.agent.commands.plan(spec).await.unwrap();
+        assert_eq!(planned.desired["g"].place, 2, "{block}");
+        assert_eq!(planned.next_periodic_launch.is_some(), block == "Periodic");
+    }
+}
+
+#[tokio::test]
 async fn a_deployment_fails_also_where_nobody_can_go_back() {
     let world = World::new().await;
     let update = stable_and_reverting(&world).await;

@@ -30,7 +30,7 @@ pub(super) fn mistakes(errors: &[String]) -> CommandError {
 }
 
 /// Whether a job runs by itself: not one that a clock starts, or somebody by name, unless it was.
-pub(super) fn runs_itself(job: &Job, dispatched: bool) -> bool {
+fn runs_itself(job: &Job, dispatched: bool) -> bool {
     job.scheduling.periodic.is_none() && (dispatched || job.scheduling.parameterized.is_none())
 }
 

@@ -14,7 +14,7 @@ use crate::agent::schedule::is_same;
 use crate::agent::schedule::periodic;
 use crate::agent::settings;
 use crate::agent::state::View;
-use crate::agent::versions::{Kept, is_stopped, keep, mistakes, runs_itself, version};
+use crate::agent::versions::{Kept, is_stopped, keep, mistakes, version};
 use crate::agent::worker;
 use crate::jobspec;
 use crate::spec::Job;
@@ -214,9 +214,7 @@ fn plan(core: &Core, given: Map<String, Value>) -> Result<Planned, CommandError>
         warnings: told(&warnings),
         index,
     };
-    if !runs_itself(&job, planned.old.as_ref().is_some_and(|old| old.dispatched)) {
-        return Ok(planned);
-    }
+    // Also of a job that does not run itself: it is planned as what a launch of it would be, as in Nomad.
     let stop = is_stopped(&planned.new);
     let next = match &planned.old {
         Some(old) if old.stop == stop && is_same(&old.spec, &planned.new) => old.clone(),
