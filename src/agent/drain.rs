@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::core::{Core, key, now};
-use super::model::{Evaluation, JobKey, Nanos, Trigger};
-use super::node::event;
+use super::model::{DrainStatus, Evaluation, JobKey, Nanos, Trigger};
+use super::node::{event, note_drain};
 use super::schedule::{DrainStep, drain_step};
 use super::state::{Change, StateError};
 use super::versions::put_eval;
@@ -65,6 +65,11 @@ fn stop(core: &Core, change: &mut Change<'_>, ids: &[String]) -> Result<Vec<Eval
     for id in ids {
         let Some(mut alloc) = change.alloc(id)?.filter(|alloc| !alloc.is_terminal()) else { continue };
         alloc.desired_transition.migrate = Some(true);
+        let job = change.version_of(&alloc)?.and_then(|version| core.jobs.of(&version).ok());
+        if job.is_some_and(|job| job.kind == JobType::Batch) {
+            // Only the deadline gets here. What it ended is not begun again when the node is eligible.
+            alloc.desired_transition.migrate_disable_placement = Some(true);
+        }
         jobs.insert(key(&alloc.namespace, &alloc.job_id));
         change.put_alloc(alloc)?;
     }
@@ -78,7 +83,10 @@ fn stop(core: &Core, change: &mut Change<'_>, ids: &[String]) -> Result<Vec<Eval
 
 fn finish(change: &mut Change<'_>) -> Result<(), StateError> {
     let Some(mut node) = change.node()?.filter(|node| node.drain_strategy.is_some()) else { return Ok(()) };
-    node.drain_strategy = None;
-    event(&mut node, "Drain", "Node drain complete", crate::spec::collections::BTreeMap::new());
+    let nothing = crate::spec::collections::BTreeMap::new();
+    if let Some(drain) = node.drain_strategy.take() {
+        note_drain(&mut node, drain.started_at, DrainStatus::Complete, &nothing, "");
+    }
+    event(&mut node, "Drain", "Node drain complete", nothing);
     change.put_node(node)
 }

@@ -167,6 +167,7 @@ pub(crate) fn node() -> Node {
         host_networks: BTreeMap::from([("default".to_owned(), "127.0.0.1".to_owned())]),
         networks: Vec::new(),
         drain_strategy: None,
+        last_drain: None,
         scheduling_eligibility: Eligibility::Eligible,
         status: NodeStatus::Ready,
         status_description: String::new(),

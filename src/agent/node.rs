@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::core::{Core, now};
 use super::model::{
-    CsiInfo, DriverInfo, DynamicVolume, Eligibility, Evaluation, Node, NodeEvent, NodeStatus, Stamp, Trigger,
+    CsiInfo, DrainStatus, DriverInfo, DynamicVolume, Eligibility, Evaluation, LastDrain, Node, NodeEvent, NodeStatus,
+    Stamp, Trigger,
 };
 use super::schedule;
 use super::state::{Change, StateError};
@@ -30,6 +31,27 @@ pub(super) fn event(node: &mut Node, subsystem: &str, message: &str, details: BT
         timestamp: Stamp(Some(now())),
         create_index: 0,
     });
+}
+
+/// Notes what became of the drain that began at this moment. Who ends it without a word leaves what was said before.
+pub(super) fn note_drain(
+    node: &mut Node,
+    started_at: Stamp,
+    status: DrainStatus,
+    meta: &BTreeMap<String, String>,
+    accessor: &str,
+) {
+    let known = node.last_drain.take().filter(|last| last.started_at == started_at);
+    let mut last = known.unwrap_or_else(|| LastDrain { started_at, ..LastDrain::default() });
+    (last.updated_at, last.status) = (Stamp(Some(now())), status);
+    if !meta.is_empty() {
+        last.meta.clone_from(meta);
+    }
+    if !accessor.is_empty() {
+        accessor.clone_into(&mut last.accessor_id);
+    }
+    node.last_drain = Some(last);
+    node.status_updated_at = now().0 / 1_000_000_000;
 }
 
 /// Looks at the machine for ever, and writes down what has changed.
@@ -105,6 +127,7 @@ fn merged(known: &Node, seen: &Node, volumes: &[DynamicVolume]) -> Option<Node> 
         drivers: BTreeMap::new(),
         dynamic_meta: known.dynamic_meta.clone(),
         drain_strategy: known.drain_strategy.clone(),
+        last_drain: known.last_drain.clone(),
         scheduling_eligibility: known.scheduling_eligibility,
         status: NodeStatus::Ready,
         status_description: String::new(),

@@ -11,8 +11,8 @@ use super::engine::Engine;
 use super::fake::FakeEngine;
 use super::health::{Verdict, judge};
 use super::model::{
-    Allocation, ClientStatus, DeploymentStatus, DesiredStatus, DrainSpec, DynamicVolume, Eligibility, EvalStatus,
-    JobKey, JobStatus, Nanos, ServiceRegistration, Submission, Trigger, VolumeState,
+    Allocation, ClientStatus, DeploymentStatus, DesiredStatus, DrainSpec, DrainStatus, DynamicVolume, Eligibility,
+    EvalStatus, JobKey, JobStatus, LastDrain, Nanos, ServiceRegistration, Submission, Trigger, VolumeState,
 };
 use super::state::{State, View};
 use super::{Agent, Working};
@@ -201,6 +201,29 @@ async fn what_fails_is_placed_again_after_its_delay_and_no_more_often_than_it_ma
 }
 
 #[tokio::test]
+async fn only_what_may_be_rescheduled_is_when_somebody_forces_it() {
+    for (attempts, forced) in [(0, None), (1, Some(true))] {
+        let world = World::new().await;
+        let policy = json!({ "ReschedulePolicy": { "Attempts": attempts, "Interval": 3_600_000_000_000_i64,
+            "Delay": 600_000_000_000_i64, "DelayFunction": "constant", "MaxDelay": 0, "Unlimited": false } });
+        world.register(job("batch", 1, "/bin/one", policy)).await;
+        let alloc = world.running("web", 0, 1).await.remove(0);
+        world.engine.end(&alloc.id, true).await;
+        let failed = |view: &View| {
+            let alloc = view.alloc(&alloc.id).unwrap().unwrap();
+            (alloc.client_status == ClientStatus::Failed).then_some(())
+        };
+        world.until("it has failed", failed).await;
+        world.agent.commands.evaluate(&key("web"), true).await.unwrap();
+        let found = world.allocs("web").into_iter().find(|known| known.id == alloc.id).unwrap();
+        assert_eq!(found.desired_transition.force_reschedule, forced);
+        if forced.is_some() {
+            world.running("web", 0, 1).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn metadata_outlives_the_agent_and_goes_before_what_is_configured() {
     let world = World::new().await;
     let text = str::to_owned;
@@ -270,7 +293,7 @@ async fn an_allocation_that_is_stopped_by_hand_has_a_successor() {
     let world = World::new().await;
     world.register(job("service", 1, "/bin/one", json!({}))).await;
     let old = world.running("web", 0, 1).await.remove(0);
-    world.agent.commands.alloc_stop(&old.id, false).await.unwrap();
+    world.agent.commands.alloc_stop(&old.id, false, false).await.unwrap();
     let new = world
         .until("there is another one", |view| {
             let allocs = view.allocs_of_job(&key("web")).unwrap();
@@ -279,7 +302,7 @@ async fn an_allocation_that_is_stopped_by_hand_has_a_successor() {
         .await;
     let old = world.agent.state.read().unwrap().alloc(&old.id).unwrap().unwrap();
     assert_eq!((old.desired_status, old.next_allocation.as_str()), (DesiredStatus::Stop, new.id.as_str()));
-    let missing = world.agent.commands.alloc_stop("11111111-1111-1111-1111-111111111111", false).await;
+    let missing = world.agent.commands.alloc_stop("11111111-1111-1111-1111-111111111111", false, false).await;
     assert!(matches!(missing, Err(CommandError::NotFound(_))));
 }
 
@@ -340,6 +363,24 @@ async fn a_version_that_fails_goes_back_to_the_stable_one() {
         .until("there is a third version", |view| view.job(&key("web")).unwrap().filter(|job| job.version == 2))
         .await;
     assert_eq!(job.spec["TaskGroups"][0]["Tasks"][0]["Config"]["command"], "/bin/one");
+}
+
+#[tokio::test]
+async fn who_calls_an_allocation_unhealthy_fails_its_deployment() {
+    let world = World::new().await;
+    let mut update = quick_update();
+    update["Update"]["HealthCheck"] = "manual".into();
+    world.register(job("service", 1, "/bin/one", update)).await;
+    let alloc = world.running("web", 0, 1).await.remove(0);
+    let unknown = "11111111-1111-1111-1111-111111111111".to_owned();
+    let of = |told: Vec<String>| world.agent.commands.alloc_health(&alloc.deployment_id, Vec::new(), told);
+    let refused = of(vec![unknown.clone()]).await.unwrap_err();
+    assert_eq!(refused.to_string(), format!("unknown alloc {unknown:?}"));
+    let done = of(vec![alloc.id.clone()]).await.unwrap();
+    assert!(!done.eval_id.is_empty() && done.reverted_job_version.is_none());
+    let deployment = world.agent.state.read().unwrap().deployment(&alloc.deployment_id).unwrap().unwrap();
+    let told = (deployment.status, deployment.status_description.as_str());
+    assert_eq!(told, (DeploymentStatus::Failed, "Failed due to unhealthy allocations"));
 }
 
 #[tokio::test]
@@ -460,6 +501,45 @@ async fn a_drain_stops_everything_and_an_eligible_node_has_it_again() {
 }
 
 #[tokio::test]
+async fn the_node_remembers_its_last_drain() {
+    let world = World::new().await;
+    // It runs until the deadline.
+    world.register(job("batch", 1, "/bin/one", json!({}))).await;
+    let alloc = world.running("web", 0, 1).await.remove(0);
+    let drain = async |hours: i64, why: &str, accessor: &str| {
+        let spec = DrainSpec { deadline: Nanos(hours * 3_600_000_000_000), ignore_system_jobs: false };
+        let mut drain = Drain { spec: (hours > 0).then_some(spec), accessor: accessor.to_owned(), ..Drain::default() };
+        if !why.is_empty() {
+            drain.meta.insert("why".to_owned(), why.to_owned());
+        }
+        world.agent.commands.drain(drain).await.unwrap();
+        let node = world.agent.state.read().unwrap().node().unwrap().unwrap();
+        let told = node.events.last().unwrap().message.clone();
+        (node.last_drain.unwrap(), node.drain_strategy.map(|drain| drain.started_at), told)
+    };
+    let (first, started_at, told) = drain(1, "disk", "token:a").await;
+    assert_eq!((first.status, Some(first.started_at)), (DrainStatus::Draining, started_at));
+    assert_eq!(
+        (first.accessor_id.as_str(), first.meta["why"].as_str(), told.as_str()),
+        ("token:a", "disk", "Node drain strategy set")
+    );
+    let (second, again, told) = drain(2, "", "").await;
+    assert_eq!((again, told.as_str()), (started_at, "Node drain strategy updated"));
+    assert_eq!(LastDrain { updated_at: first.updated_at, ..second.clone() }, first, "what was said stays");
+    assert!(second.updated_at > first.updated_at);
+    let (third, _, told) = drain(0, "", "token:b").await;
+    assert_eq!((third.status, third.accessor_id.as_str()), (DrainStatus::Canceled, "token:b"));
+    assert_eq!(told, "Node drain disabled");
+    let (fourth, _, _) = drain(1, "", "").await;
+    assert!(fourth.meta.is_empty() && fourth.started_at > first.started_at, "{fourth:?}");
+    world.engine.end(&alloc.id, false).await;
+    let node = world
+        .until("the drain is over", |view| view.node().unwrap().filter(|node| node.drain_strategy.is_none()))
+        .await;
+    assert_eq!(node.last_drain.map(|last| last.status), Some(DrainStatus::Complete));
+}
+
+#[tokio::test]
 async fn a_job_that_changed_meanwhile_is_not_overwritten() {
     let world = World::new().await;
     let one = world.try_register(job("service", 1, "/bin/one", json!({})), Some(0)).await.unwrap();
@@ -471,6 +551,30 @@ async fn a_job_that_changed_meanwhile_is_not_overwritten() {
         format!("Enforcing job modify index {}: job exists with conflicting job modify index: {index}", index + 7);
     assert_eq!(wrong.to_string(), text);
     world.try_register(job("service", 1, "/bin/two", json!({})), Some(index)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_job_is_registered_stopped_where_it_says_so() {
+    let world = World::new().await;
+    let with = |stop: bool| {
+        let mut job = job("service", 1, "/bin/one", json!({}));
+        job["Stop"] = stop.into();
+        job
+    };
+    world.register(with(false)).await;
+    world.running("web", 0, 1).await;
+    let Value::Object(spec) = with(true) else { panic!() };
+    assert_eq!(world.agent.commands.plan(spec).await.unwrap().desired["g"].stop, 1);
+    let stopped = world.register(with(true)).await;
+    world.status("web", JobStatus::Dead).await;
+    let newest = || world.agent.state.read().unwrap().job(&key("web")).unwrap().unwrap();
+    assert_eq!((newest().version, newest().stop), (1, true));
+    assert_eq!(world.register(with(true)).await.job_modify_index, stopped.job_modify_index, "the same again");
+    world.register(with(false)).await;
+    world.running("web", 2, 1).await;
+    world.agent.commands.revert(&key("web"), 1, None).await.unwrap();
+    world.status("web", JobStatus::Dead).await;
+    assert_eq!((newest().version, newest().stop), (3, true));
 }
 
 #[tokio::test]
@@ -721,6 +825,20 @@ async fn a_plan_knows_what_changes_in_place() {
         let Value::Object(spec) = new else { panic!() };
         let desired = world.agent.commands.plan(spec).await.unwrap().desired["g"];
         assert_eq!((desired.in_place_update, desired.destructive_update), expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_does_not_run_itself_is_planned_as_a_launch_of_it() {
+    let world = World::new().await;
+    let clock = json!({ "Enabled": true, "Spec": "0 0 1 1 *", "SpecType": "cron" });
+    for (block, value) in [("Periodic", clock), ("ParameterizedJob", json!({}))] {
+        let mut new = job("batch", 2, "/bin/one", json!({}));
+        new[block] = value;
+        let Value::Object(spec) = new else { panic!() };
+        let planned = world.agent.commands.plan(spec).await.unwrap();
+        assert_eq!(planned.desired["g"].place, 2, "{block}");
+        assert_eq!(planned.next_periodic_launch.is_some(), block == "Periodic");
     }
 }
 

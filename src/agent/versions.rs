@@ -30,17 +30,25 @@ pub(super) fn mistakes(errors: &[String]) -> CommandError {
 }
 
 /// Whether a job runs by itself: not one that a clock starts, or somebody by name, unless it was.
-pub(super) fn runs_itself(job: &Job, dispatched: bool) -> bool {
+fn runs_itself(job: &Job, dispatched: bool) -> bool {
     job.scheduling.periodic.is_none() && (dispatched || job.scheduling.parameterized.is_none())
 }
 
+/// Whether a specification is that of a job that is to stop.
+pub(super) fn is_stopped(spec: &Map<String, Value>) -> bool {
+    spec.get("Stop").is_some_and(|stop| *stop == true)
+}
+
 /// A version of a job that has not been kept yet.
-pub(super) fn version(key: JobKey, spec: Map<String, Value>) -> JobVersion {
+pub(super) fn version(key: JobKey, mut spec: Map<String, Value>) -> JobVersion {
+    // It stands beside the specification, as for a job that is stopped later.
+    let stop = is_stopped(&spec);
+    spec.insert("Stop".to_owned(), false.into());
     JobVersion {
         key,
         version: 0,
         spec,
-        stop: false,
+        stop,
         stable: false,
         status: JobStatus::Pending,
         status_description: String::new(),
@@ -101,7 +109,7 @@ pub(super) fn keep(
         check_kind(old, &new.spec)?;
     }
     let job = match old {
-        Some(old) if !old.stop && is_same(&old.spec, &new.spec) => old,
+        Some(old) if old.stop == new.stop && is_same(&old.spec, &new.spec) => old,
         _ => change.put_job(new, submission)?,
     };
     let read = core.jobs.of(&job).map_err(|errors| mistakes(&errors))?;
@@ -166,7 +174,7 @@ pub(super) fn scale_group(spec: &mut Map<String, Value>, group: &str, count: i64
     Ok(before.and_then(|before| before.as_i64()).unwrap_or(1))
 }
 
-/// An older version becomes the newest one.
+/// An older version becomes the newest one. One that was stopped stays so, as in Nomad; a deployment goes back to what ran.
 pub(super) fn revert(
     core: &Core,
     change: &mut Change<'_>,
@@ -178,7 +186,8 @@ pub(super) fn revert(
     // Before anything is written.
     core.jobs.of(&old).map_err(|errors| mistakes(&errors))?;
     let submission = change.submission(key, version)?;
-    let new = JobVersion { stop: false, stable: false, version_tag: None, submit_time: now(), ..old };
+    let stop = old.stop && why != Trigger::DeploymentWatcher;
+    let new = JobVersion { stop, stable: false, version_tag: None, submit_time: now(), ..old };
     keep(core, change, new, submission, why, 0)
 }
 

@@ -180,7 +180,7 @@ pub(super) fn open(socket: &Path, request: Request<'_>) -> anyhow::Result<Answer
     let head = String::from_utf8_lossy(&answer).into_owned();
     let body = Body::new(&head, read, stream).with_context(broken)?;
     match head.split(' ').nth(1) {
-        Some("200") => Ok(Answer { head, body }),
+        Some("200" | "204") => Ok(Answer { head, body }),
         status => {
             let mut text = Vec::new();
             body.take(LONGEST).read_to_end(&mut text).with_context(broken)?;

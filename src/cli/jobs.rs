@@ -53,7 +53,9 @@ pub(super) fn stop_alloc(args: &ChangeArgs) -> i32 {
     let stop = || {
         let api = Api::new(&args.api)?;
         let id = api.find("allocation", &args.id, "agentbin job status JOB lists those of a job")?;
-        let answer = api.ask("PUT", &format!("allocation/{id}/stop?"), "")?;
+        // As Nomad's: one of a batch job begins again as its policy says.
+        let is_batch = api.get(&format!("allocation/{id}?"))?["Job"]["Type"] == "batch";
+        let answer = api.ask("PUT", &format!("allocation/{id}/stop?reschedule={is_batch}"), "")?;
         if args.detach {
             return print(format!("{}\n", text(&answer, "EvalID")).as_bytes());
         }

@@ -17,7 +17,6 @@ use super::runs::{row, table};
 use super::{ApiArgs, SocketArgs, args, print};
 use crate::agent::state;
 use crate::spec::escaped_lines;
-use crate::spec::json::json;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum OperatorCommand {
@@ -161,18 +160,20 @@ fn config(args: &ListAllArgs) -> anyhow::Result<i32> {
 }
 
 fn set_config(args: &SetConfigArgs) -> anyhow::Result<i32> {
-    let mut asked = json!({});
-    for (key, given) in [
+    let settings = [
         ("MemoryOversubscriptionEnabled", args.memory_oversubscription),
         ("RejectJobRegistration", args.reject_job_registration),
         ("PauseEvalBroker", args.pause_eval_broker),
-    ] {
-        if let Some(given) = given {
-            asked[key] = given.into();
-        }
+    ];
+    let given = || settings.iter().filter_map(|(key, given)| Some((*key, (*given)?)));
+    ensure!(given().next().is_some(), "nothing to change; give a setting, such as --memory-oversubscription=true");
+    let api = Api::at(&args.at)?;
+    // A request replaces all of it.
+    let mut config = api.get(CONFIG)?["SchedulerConfig"].take();
+    for (key, value) in given() {
+        config[key] = value.into();
     }
-    ensure!(asked != json!({}), "nothing to change; give a setting, such as --memory-oversubscription=true");
-    Api::at(&args.at)?.order("PUT", CONFIG, &asked.to_string())
+    api.order("PUT", CONFIG, &config.to_string())
 }
 
 /// Writes a snapshot beside its file, and gives it the name once its checksum is right.

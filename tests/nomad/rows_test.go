@@ -580,6 +580,7 @@ var rows = []row{
 	{command: "deployment status {deployment:canary}"},
 	{command: "deployment pause {deployment:canary}"},
 	{command: "deployment resume -detach {deployment:canary}"},
+	{command: "deployment status {deployment:canary}"},
 	{command: "job promote canary"},
 	{command: "job run batch.hcl"},
 	{command: "job status batch", wait: status("batch", "complete", 1)},

@@ -59,7 +59,8 @@ pub(super) async fn info(call: Call) -> Result<Answer, Refusal> {
 
 pub(super) async fn stop(call: Call) -> Result<Answer, Refusal> {
     uuid(call.id(), "alloc")?;
-    let done = call.api.commands.alloc_stop(call.id(), call.switch("no_shutdown_delay")?).await;
+    let (at_once, reschedule) = (call.switch("no_shutdown_delay")?, call.switch("reschedule")?);
+    let done = call.api.commands.alloc_stop(call.id(), at_once, reschedule).await;
     let done = done.map_err(|error| match error {
         CommandError::NotFound(_) => Refusal::missing("allocation not found"),
         error => error.into(),

@@ -30,6 +30,8 @@ pub(super) enum Answer {
     Text(&'static str, Vec<u8>),
     /// Nothing.
     Empty,
+    /// Nothing, with status 204: what was asked for is gone as of this index.
+    Gone(u64),
     /// A stream, or a switch to WebSocket.
     Raw(Response<Body>),
 }
@@ -136,6 +138,7 @@ pub(super) fn respond(answer: Result<Answer, Refusal>, query: &Query, headers: &
     let (status, kind, bytes, meta) = match answer {
         Ok(Answer::Raw(response)) => return response,
         Ok(Answer::Empty) => (StatusCode::OK, None, Vec::new(), Meta::default()),
+        Ok(Answer::Gone(index)) => (StatusCode::NO_CONTENT, None, Vec::new(), Meta { index, next_token: None }),
         Ok(Answer::Text(kind, bytes)) => (StatusCode::OK, Some(kind), bytes, Meta::default()),
         Ok(Answer::Json(value, meta)) => (StatusCode::OK, Some("application/json"), written(&value, query), meta),
         Ok(Answer::Other(status, value, meta)) => (status, Some("application/json"), written(&value, query), meta),

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::Call;
 use super::answer::{Answer, Refusal};
 use super::call::uuid;
+use super::nodes::require_own;
 use crate::agent::engine::OrderError;
 use crate::agent::model::{Allocation, Nanos};
 use crate::alloc::control;
@@ -166,13 +167,12 @@ pub(super) async fn gc_alloc(call: Call) -> Result<Answer, Refusal> {
 
 /// Resource use of the machine. CPU use is that between two samples.
 pub(super) async fn host_stats(call: Call) -> Result<Answer, Refusal> {
+    let node = require_own(&call, call.query.get("node_id").unwrap_or_default())?;
     let before = ticks();
     tokio::time::sleep(SAMPLE).await;
     let after = ticks();
-    let node = call.api.state.read()?.node()?;
-    let device =
-        node.as_ref().and_then(|node| node.attributes.get("unique.storage.volume")).cloned().unwrap_or_default();
-    let (mhz, cores) = node.map_or((0, 1), |node| (node.resources.cpu_mhz, node.resources.cores.max(1)));
+    let device = node.attributes.get("unique.storage.volume").cloned().unwrap_or_default();
+    let (mhz, cores) = (node.resources.cpu_mhz, node.resources.cores.max(1));
     let speed = mhz as f64 / f64::from(cores);
     let cpu: Vec<Value> = before.iter().zip(&after).enumerate().map(|(n, (a, b))| processor(n, a, b, speed)).collect();
     let consumed: f64 = cpu.iter().filter_map(|cpu| cpu["TotalTicks"].as_f64()).sum();

@@ -87,5 +87,8 @@ pub(super) async fn health(mut call: Call) -> Result<Answer, Refusal> {
     uuid(call.id(), "deployment")?;
     let input = call.input().await?;
     let (healthy, unhealthy) = (input.list("HealthyAllocationIDs")?, input.list("UnhealthyAllocationIDs")?);
+    if healthy.is_empty() && unhealthy.is_empty() {
+        return Err(Refusal::failed("must specify at least one healthy/unhealthy allocation ID"));
+    }
     Ok(changed(&call.api.commands.alloc_health(call.id(), healthy, unhealthy).await?))
 }

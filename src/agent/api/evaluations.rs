@@ -5,16 +5,19 @@ use serde_json::{Map, Value};
 use super::Call;
 use super::answer::{Answer, Refusal, with_meta};
 use super::call::uuid;
+use super::filter::Filter;
 use super::lists::{self, Found, Page, Token};
 use super::shape;
 use crate::agent::model::Evaluation;
 use crate::agent::state::{StateError, Table, View};
 use crate::spec::Order as _;
 use crate::spec::collections::BTreeSet;
-use crate::spec::json;
+use crate::spec::json::{self, json};
 
 /// Limit of related evaluations shown with one.
 const RELATED: usize = 100;
+/// Limit of the ids of a deletion: Nomad's.
+const MOST: usize = 7281;
 
 /// The value that a filter is applied to.
 #[expect(clippy::unnecessary_wraps, reason = "as a list asks for it")]
@@ -65,6 +68,33 @@ pub(super) async fn count(call: Call) -> Result<Answer, Refusal> {
         Ok(Found::new(index, answer.into()))
     })
     .await
+}
+
+/// Deletes those with the given ids, of which each has to be one that is not needed, or those of a filter that are not needed.
+pub(super) async fn delete(mut call: Call) -> Result<Answer, Refusal> {
+    let input = call.input().await?;
+    let (mut ids, filter) = (input.list("EvalIDs")?, input.text("Filter")?);
+    match (ids.len(), filter.is_empty()) {
+        (0, true) => return Err(Refusal::bad("evals must be deleted by either ID or filter")),
+        (1.., false) => return Err(Refusal::bad("evals cannot be deleted by both ID and filter")),
+        (given, _) if given > MOST => {
+            return Err(Refusal::bad(format!("request includes {given} evaluation IDs, must be {MOST} or fewer")));
+        }
+        _ => {}
+    }
+    if !filter.is_empty() {
+        let filter = Filter::new(&filter).map_err(|e| Refusal::failed(e.to_string()))?;
+        let view = call.api.state.read()?;
+        for eval in view.evals("") {
+            let eval = eval?;
+            if filter.fits(&shape::evaluation(&eval)).unwrap_or(false) && view.may_delete(&eval)? {
+                ids.push(eval.id);
+            }
+        }
+    }
+    let count = ids.len();
+    let index = call.api.commands.delete_evals(ids).await?;
+    Ok(Answer::written(index, json!({"Count": count})))
 }
 
 pub(super) async fn info(call: Call) -> Result<Answer, Refusal> {

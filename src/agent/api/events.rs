@@ -26,8 +26,9 @@ struct Wanted {
 impl Wanted {
     fn read(text: &str) -> Result<Wanted, Refusal> {
         let (topic, key) = text.split_once(':').unwrap_or((text, "*"));
-        if topic.is_empty() || key.is_empty() {
-            return Err(Refusal::bad(format!("Invalid key value pair for topic: {text}")));
+        if topic.is_empty() || key.is_empty() || key.contains(':') {
+            let why = "Invalid topic query: error parsing topics: Invalid key value pair for topic, topic: ";
+            return Err(Refusal::bad(why.to_owned() + text));
         }
         Ok(Wanted { topic: topic.to_owned(), key: key.to_owned() })
     }

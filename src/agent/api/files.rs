@@ -36,9 +36,13 @@ pub(super) fn dir(call: &Call) -> Result<PathBuf, Refusal> {
     call.api.engine.alloc_dir(call.id()).ok_or_else(gone)
 }
 
+/// The path of a query. That there is one is seen before whether there is the allocation.
+fn named(call: &Call) -> Result<&str, Refusal> {
+    call.query.text("path").ok_or_else(|| Refusal::bad("must provide a file name"))
+}
+
 /// A path of a query, relative to the allocation's directory.
-fn path(call: &Call, default: Option<&str>) -> Result<PathBuf, Refusal> {
-    let given = call.query.text("path").or(default).ok_or_else(|| Refusal::bad("must provide a file name"))?;
+fn path(given: &str) -> Result<PathBuf, Refusal> {
     let mut clean = PathBuf::new();
     for component in Path::new(given).components() {
         match component {
@@ -97,7 +101,7 @@ fn cannot(doing: &str, dir: &Path, path: &Path, error: &io::Error) -> Refusal {
 }
 
 pub(super) async fn list(call: Call) -> Result<Answer, Refusal> {
-    let (dir, path) = (dir(&call)?, path(&call, Some("/"))?);
+    let (dir, path) = (dir(&call)?, path(call.query.text("path").unwrap_or("/"))?);
     let made =
         crate::sys::task::spawn_blocking(move || entries(&dir, &path).map_err(|e| cannot("open", &dir, &path, &e)));
     Ok(Answer::of(made.await.map_err(|e| Refusal::failed(e.to_string()))??))
@@ -162,14 +166,15 @@ fn mode(stat: &Stat) -> String {
 }
 
 pub(super) async fn stat(call: Call) -> Result<Answer, Refusal> {
-    let (dir, path) = (dir(&call)?, path(&call, None)?);
+    let named = named(&call)?;
+    let (dir, path) = (dir(&call)?, path(named)?);
     let made = crate::sys::task::spawn_blocking(move || {
         let look = || {
             let fd = open(&dir, &path, OFlags::PATH)?;
             let stat = rustix::fs::fstat(&fd)?;
             let name = path.file_name().map_or_else(|| "/".to_owned(), |name| name.to_string_lossy().into_owned());
             let mut info = info(&name, &stat);
-            let kind = regular(&dir, &path).map(|file| content_type(&file));
+            let kind = regular(&dir, &path).map(|file| content_type(&head(&file, 0)));
             info["ContentType"] = kind.unwrap_or("application/octet-stream").into();
             Ok(info)
         };
@@ -188,12 +193,28 @@ fn regular(dir: &Path, path: &Path) -> io::Result<std::fs::File> {
     }
 }
 
+/// What the type of a file's content is guessed from, as in Go's library.
+fn head(file: &std::fs::File, offset: u64) -> Vec<u8> {
+    let mut head = vec![0; 512];
+    let length = rustix::io::pread(file, &mut head, offset).unwrap_or(0);
+    head.truncate(length);
+    head
+}
+
 /// Plain text or binary, never HTML: a browser must not run what a task wrote.
-fn content_type(file: &std::fs::File) -> &'static str {
-    let mut head = [0; 512];
-    let length = rustix::io::pread(file, &mut head, 0).unwrap_or(0);
-    let is_text = head[..length].iter().all(|byte| !matches!(byte, 0..=8 | 11 | 14..=26 | 28..=31));
+fn content_type(head: &[u8]) -> &'static str {
+    let is_text = head.iter().all(|byte| !matches!(byte, 0..=8 | 11 | 14..=26 | 28..=31));
     if is_text { "text/plain; charset=utf-8" } else { "application/octet-stream" }
+}
+
+/// Whether Go's library takes a text for HTML, which Nomad then sends as text of no charset.
+fn is_html(head: &[u8]) -> bool {
+    const TAGS: &str = "!doctype html,html,head,script,iframe,h1,div,font,table,a,style,title,b,body,br,p,!--";
+    let Some(head) = head.trim_ascii_start().strip_prefix(b"<") else { return false };
+    TAGS.split(',').any(|tag| {
+        let begins = head.get(..tag.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(tag.as_bytes()));
+        begins && matches!(head.get(tag.len()), Some(b' ' | b'>'))
+    })
 }
 
 pub(super) async fn cat(call: Call) -> Result<Answer, Refusal> {
@@ -201,6 +222,7 @@ pub(super) async fn cat(call: Call) -> Result<Answer, Refusal> {
 }
 
 pub(super) async fn read_at(call: Call) -> Result<Answer, Refusal> {
+    named(&call)?;
     let given = call.query.get("offset").unwrap_or_default();
     let offset = given.parse::<i64>().map_err(|e| Refusal::bad(format!("error parsing offset: {e}")))?;
     let limit = call.number::<i64>("limit")?.unwrap_or(0);
@@ -210,10 +232,12 @@ pub(super) async fn read_at(call: Call) -> Result<Answer, Refusal> {
 }
 
 async fn content(call: Call, offset: u64, limit: u64) -> Result<Answer, Refusal> {
-    let (dir, path) = (dir(&call)?, path(&call, None)?);
+    let named = named(&call)?;
+    let (dir, path) = (dir(&call)?, path(named)?);
     let opened = crate::sys::task::spawn_blocking(move || {
         let file = regular(&dir, &path).map_err(|e| cannot("stat", &dir, &path, &e))?;
-        Ok::<_, Refusal>((content_type(&file), file))
+        let head = head(&file, offset);
+        Ok::<_, Refusal>((if is_html(&head) { "text/plain" } else { content_type(&head) }, file))
     });
     let (kind, file) = opened.await.map_err(|e| Refusal::failed(e.to_string()))??;
     let body = streamed(move |out| send(file, offset, limit, out));
@@ -333,9 +357,10 @@ impl Source for Growing {
 }
 
 pub(super) async fn stream(call: Call) -> Result<Answer, Refusal> {
-    let (dir, path) = (dir(&call)?, path(&call, None)?);
+    let named = named(&call)?;
     let (from_end, offset) = origin(&call)?;
     let follow = call.query.switch("follow").map_err(|_| Refusal::bad("follow must be true or false"))?.unwrap_or(true);
+    let (dir, path) = (dir(&call)?, path(named)?);
     let opened = crate::sys::task::spawn_blocking(move || {
         let file = regular(&dir, &path).map_err(|e| Refusal::bad(why("stat", &dir, &path, &e)))?;
         let size = file.metadata().map_err(|e| cannot("stat", &dir, &path, &e))?.len();

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::Call;
 use super::answer::{Answer, Refusal};
 use super::evaluations::whole;
+use super::jobs::eval_priority;
 use super::lists::{self, Found, Page, Token};
 use super::{limits, shape};
 use crate::agent::commands::{Deregister, Dispatch, Evaluated};
@@ -28,7 +29,10 @@ pub(super) async fn info(call: Call) -> Result<Answer, Refusal> {
 pub(super) async fn stop(call: Call) -> Result<Answer, Refusal> {
     let how = Deregister {
         purge: call.switch("purge")?,
-        eval_priority: call.number("eval_priority")?.unwrap_or(0),
+        eval_priority: match call.number::<i64>("eval_priority")? {
+            Some(given) if given > 0 => eval_priority(given)?,
+            _ => 0,
+        },
         no_shutdown_delay: call.switch("no_shutdown_delay")?,
     };
     let key = call.job();
@@ -177,7 +181,24 @@ pub(super) async fn dispatch(mut call: Call) -> Result<Answer, Refusal> {
         priority: input.number("Priority")?.filter(|priority| *priority != 0),
         idempotency_token: token.map_or_else(|| input.text("idempotency_token"), Ok)?,
     };
-    may_start(&call)?;
+    dispatched(&call, given).await
+}
+
+/// `PUT /v1/job/:id/dispatch/payload`: the body is the payload, and nothing else is given.
+pub(super) async fn dispatch_payload(mut call: Call) -> Result<Answer, Refusal> {
+    limits::may_register(&call)?;
+    let payload = call.bytes().await?;
+    let given = Dispatch {
+        payload: STANDARD.encode(&payload),
+        payload_bytes: payload.len(),
+        idempotency_token: call.query.text("idempotency_token").unwrap_or_default().to_owned(),
+        ..Dispatch::default()
+    };
+    dispatched(&call, given).await
+}
+
+async fn dispatched(call: &Call, given: Dispatch) -> Result<Answer, Refusal> {
+    may_start(call)?;
     let done = call.api.commands.dispatch(&call.job(), given).await;
     let done = done.map_err(|error| Refusal::unfound(error, "parameterized job not found"))?;
     let value = json!({

@@ -112,6 +112,18 @@ impl Page {
         })
     }
 
+    /// The same page of a list whose rows come the oldest first, and that begins at its other end.
+    pub(super) fn newest_first(mut self) -> Page {
+        self.reverse = !self.reverse;
+        self
+    }
+
+    /// The same with so many rows.
+    pub(super) fn of_at_most(mut self, rows: usize) -> Page {
+        self.per_page = rows.min(LARGEST_PAGE);
+        self
+    }
+
     /// The rows of the page and the token of the next one. `rows` are in the order of the list; `token` gives a row's position;
     /// `whole` is the value that a filter is applied to, `shown` the one in the answer.
     pub(super) fn rows<T>(
@@ -178,7 +190,7 @@ impl Rows<'_> {
     }
 }
 
-/// A row's position in its list; starts with an index where the list is sorted by creation.
+/// A row's position in its list; starts with an index, or is one, where the list is sorted by that.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Token {
     number: u64,
@@ -197,14 +209,18 @@ impl Token {
     }
 
     fn read(text: &str, is_numbered: bool) -> Token {
-        let numbered = text.split_once('.').filter(|_| is_numbered);
-        match numbered.and_then(|(number, name)| Some((number.parse().ok()?, name))) {
-            Some((number, name)) => Token::index(number, name),
+        let (number, name) = text.split_once('.').unwrap_or((text, ""));
+        match number.parse().ok().filter(|_| is_numbered) {
+            Some(number) => Token::index(number, name),
             None => Token::name(text),
         }
     }
 
     fn text(&self) -> String {
-        if self.number == 0 { self.name.clone() } else { format!("{}.{}", self.number, self.name) }
+        match (self.number, self.name.as_str()) {
+            (0, name) => name.to_owned(),
+            (number, "") => number.to_string(),
+            (number, name) => format!("{number}.{name}"),
+        }
     }
 }

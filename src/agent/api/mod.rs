@@ -300,7 +300,7 @@ async fn run(route: Route, call: Call) -> Result<Answer, Refusal> {
 fn admit(api: &Api, parts: &Parts, query: &Query, peer: Peer) -> Result<(Route, Vec<String>, Caller), Refusal> {
     let caller = api.security.caller(&api.state, peer, &parts.headers)?;
     let found = api.router.find(parts.uri.path());
-    let (verbs, ids) = found.ok_or_else(|| Refusal::missing(""))?;
+    let (verbs, ids) = found.ok_or_else(|| nowhere(parts.uri.path()))?;
     let verb = Verb::of(&parts.method);
     let invalid = || Refusal::new(crate::http::StatusCode::METHOD_NOT_ALLOWED, "Invalid method");
     let route = verb.and_then(|verb| verbs.iter().find(|route| route.verb == verb)).ok_or_else(invalid)?;
@@ -312,6 +312,17 @@ fn admit(api: &Api, parts: &Parts, query: &Query, peer: Peer) -> Result<(Route, 
         return Err(Refusal::failed("No path to region"));
     }
     Ok((*route, ids, caller))
+}
+
+/// The answer to a path that leads nowhere.
+fn nowhere(path: &str) -> Refusal {
+    match path.strip_prefix("/v1/client/fs/") {
+        // Nomad misses the id.
+        Some("ls/" | "stat/" | "cat/" | "readat/" | "stream/" | "logs/") => {
+            Refusal::bad("must provide a valid alloc id")
+        }
+        _ => Refusal::missing(""),
+    }
 }
 
 impl Verb {

@@ -101,7 +101,9 @@ pub(super) async fn drain(mut call: Call) -> Result<Answer, Refusal> {
             ignore_system_jobs: spec.switch("IgnoreSystemJobs")?,
         }),
     };
-    let given = Drain { spec, mark_eligible: input.switch("MarkEligible")?, meta: input.texts("Meta")? };
+    let accessor = &call.caller.accessor;
+    let accessor = if accessor.is_empty() { String::new() } else { format!("token:{accessor}") };
+    let given = Drain { spec, mark_eligible: input.switch("MarkEligible")?, meta: input.texts("Meta")?, accessor };
     Ok(changed(&call.api.commands.drain(given).await?))
 }
 
@@ -130,9 +132,9 @@ fn shown_metadata(node: &Node) -> Value {
     json!({"Meta": node.meta, "Dynamic": node.dynamic_meta, "Static": node.static_meta})
 }
 
-/// The node that a request refers to: this one, by its id or by an empty one.
-fn require_own(call: &Call, id: &str) -> Result<Node, Refusal> {
-    let node = call.api.state.read()?.node()?.filter(|node| id.is_empty() || node.id == id);
+/// The node that a request refers to: this one, by its id or the beginning of it.
+pub(super) fn require_own(call: &Call, id: &str) -> Result<Node, Refusal> {
+    let node = call.api.state.read()?.node()?.filter(|node| node.id.starts_with(id));
     node.ok_or_else(|| Refusal::missing(format!("Unknown node {id:?}")))
 }
 

@@ -9,7 +9,7 @@ use super::agent::{SERVER, server_id};
 use super::answer::{Answer, Refusal, with_meta};
 use super::files;
 use super::lists::{self, Found};
-use super::shape;
+use super::nodes::require_own;
 use crate::agent::settings;
 use crate::agent::state::{Saved, Table, nameless};
 use crate::http::stream::stream;
@@ -20,6 +20,7 @@ use crate::spec::json::json;
 const PIECE: usize = 64 << 10;
 
 pub(super) async fn gc(call: Call) -> Result<Answer, Refusal> {
+    require_own(&call, call.query.get("node_id").unwrap_or_default())?;
     call.api.commands.gc().await?;
     Ok(Answer::Empty)
 }
@@ -93,38 +94,28 @@ pub(super) async fn set_scheduler(mut call: Call) -> Result<Answer, Refusal> {
     if !matches!(algorithm.as_str(), "" | "binpack" | "spread") {
         return Err(Refusal::bad(format!("invalid scheduler algorithm: {algorithm}")));
     }
-    let mut over = Map::new();
-    if !algorithm.is_empty() {
-        over.insert("SchedulerAlgorithm".to_owned(), algorithm.into());
-    }
+    // What is left out is off, as in Nomad: whoever changes one of them sends all.
+    let mut new = Map::new();
+    new.insert("SchedulerAlgorithm".to_owned(), algorithm.into());
     for name in [settings::MEMORY, settings::REJECT, settings::PAUSE] {
-        if input.get(name).is_some() {
-            over.insert(name.to_owned(), input.switch(name)?.into());
-        }
+        new.insert(name.to_owned(), input.switch(name)?.into());
     }
-    let mut preemption = Map::new();
-    if let Some(given) = input.object("PreemptionConfig")? {
-        for kind in ["System", "SysBatch", "Batch", "Service"] {
-            let name = format!("{kind}SchedulerEnabled");
-            if given.get(&name).is_some() {
-                preemption.insert(name.clone(), given.switch(&name)?.into());
-            }
-        }
+    let (given, mut preemption) = (input.object("PreemptionConfig")?.unwrap_or_default(), Map::new());
+    for kind in ["System", "SysBatch", "Batch", "Service"] {
+        let name = format!("{kind}SchedulerEnabled");
+        let is_on = given.switch(&name)?;
+        preemption.insert(name, is_on.into());
     }
+    new.insert("PreemptionConfig".to_owned(), preemption.into());
     let cas: Option<u64> = if call.query.has("cas") { call.number("cas")? } else { None };
     let changed = call.api.state.change(move |change| {
-        let mut new = settings::scheduler(change)?;
-        if cas.is_some() && cas != new["ModifyIndex"].as_u64() {
+        let old = settings::scheduler(change)?;
+        if cas.is_some() && cas != old["ModifyIndex"].as_u64() {
             return Ok(false);
         }
-        if let Some(inner) = new["PreemptionConfig"].as_object_mut() {
-            inner.extend(preemption);
-        }
-        if let Some(new) = new.as_object_mut() {
-            shape::lay(new, over.into());
-            new.insert("ModifyIndex".to_owned(), change.next_index().into());
-        }
-        change.put_setting(settings::SCHEDULER, &new)?;
+        new.insert("CreateIndex".to_owned(), old["CreateIndex"].clone());
+        new.insert("ModifyIndex".to_owned(), change.next_index().into());
+        change.put_setting(settings::SCHEDULER, &new.into())?;
         Ok(true)
     });
     let (index, updated) = changed.await?;

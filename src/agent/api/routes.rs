@@ -57,6 +57,7 @@ pub(super) const TABLE: &[Route] = &table! {
     Put "/v1/job/{id*}/plan" Read Served JOB parse::plan: "plans a registration";
     Put "/v1/job/{id*}/evaluate" Submit Served SMALL job::evaluate: "creates an evaluation";
     Put "/v1/job/{id*}/dispatch" Submit Served JOB job::dispatch: "dispatches a parameterized job";
+    Put "/v1/job/{id*}/dispatch/payload" Submit Served SMALL job::dispatch_payload: "the same; the body is the payload";
     Put "/v1/job/{id*}/revert" Submit Served SMALL versions::revert: "reverts to a version";
     Put "/v1/job/{id*}/stable" Manage Served SMALL versions::stable: "marks a version as stable or not";
     Put "/v1/job/{id*}/periodic/force" Submit Served SMALL job::periodic_force: "launches a periodic job now";
@@ -68,6 +69,7 @@ pub(super) const TABLE: &[Route] = &table! {
     Get "/v1/allocation/{id}/services" Read Served SMALL services::of_alloc: "its services";
     Get "/v1/allocation/{id}/checks" Read Served SMALL client::checks: "its checks";
     Get "/v1/evaluations" Read Served SMALL evaluations::list: "evaluations";
+    Delete "/v1/evaluations" Manage Served SMALL evaluations::delete: "deletes evaluations while their broker is paused";
     Get "/v1/evaluations/count" Read Served SMALL evaluations::count: "the number of evaluations";
     Get "/v1/evaluation/{id}" Read Served SMALL evaluations::info: "an evaluation";
     Get "/v1/evaluation/{id}/allocations" Read Served SMALL evaluations::allocations: "its allocations";

@@ -65,7 +65,6 @@ pub(super) async fn scale(mut call: Call) -> Result<Answer, Refusal> {
     if target.get("Job").is_some_and(|job| job != call.id()) {
         return Err(Refusal::bad("job ID in payload did not match URL"));
     }
-    let enforce = if input.switch("EnforceIndex")? { input.natural("JobModifyIndex")? } else { None };
     let meta = input.object("Meta")?.map(super::input::Input::members).unwrap_or_default();
     let given = Scale {
         group,
@@ -73,7 +72,8 @@ pub(super) async fn scale(mut call: Call) -> Result<Answer, Refusal> {
         message: input.text("Message")?,
         error: input.switch("Error")?,
         meta: meta.into_iter().into_map(),
-        enforce_index: enforce,
+        // Without regard to `EnforceIndex`, as in Nomad.
+        enforce_index: input.natural("JobModifyIndex")?.filter(|index| *index > 0),
     };
     if given.count.is_some() {
         super::job::may_start(&call)?;
@@ -101,7 +101,7 @@ fn of_job(job: &JobVersion) -> Vec<Value> {
         let target = json!({"Namespace": job.key.namespace, "Job": job.key.id, "Group": name});
         let mut policy = scaling.clone();
         let over = json!({
-            "ID": policy_id(job, name),
+            "ID": shape::policy_id(job, name),
             "Target": target,
             "CreateIndex": job.create_index,
             "ModifyIndex": job.job_modify_index,
@@ -112,13 +112,8 @@ fn of_job(job: &JobVersion) -> Vec<Value> {
     groups.filter_map(policy).collect()
 }
 
-/// The same for the same group of the same job, whenever it is asked.
-fn policy_id(job: &JobVersion, group: &str) -> String {
-    let name = format!("{}\0{}\0{}\0{group}", job.key.namespace, job.key.id, job.create_index);
-    uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, name.as_bytes()).to_string()
-}
-
-fn all(call: &Call, view: &View) -> Result<Vec<Value>, Refusal> {
+/// The policies of a namespace.
+pub(super) fn all(call: &Call, view: &View) -> Result<Vec<Value>, Refusal> {
     let mut found = Vec::new();
     for job in view.jobs(call.namespace(), "") {
         let job = job?;

@@ -4,12 +4,16 @@ use serde_json::{Map, Value};
 
 use super::Call;
 use super::answer::{Answer, Refusal, with_meta};
-use crate::agent::model::DynamicVolume;
+use crate::agent::model::{DynamicVolume, Role, VariableMeta};
 use crate::agent::state::{StateError, View};
+use crate::spec::Order as _;
+use crate::spec::collections::BTreeMap;
 use crate::spec::json::json;
 
 /// Limit of matches per context.
 const MOST: usize = 20;
+/// The pools of nodes.
+const POOLS: [&str; 2] = ["all", "default"];
 /// The contexts whose objects have UUIDs.
 const BY_ID: &[&str] = &["allocs", "evals", "deployment", "nodes"];
 /// The others.
@@ -21,7 +25,7 @@ const CONTEXTS: &str = "context must be one of [allocs jobs nodes node_pools eva
                         host_volumes] or 'all' for all contexts";
 
 /// The ids in a context that begin with a prefix; one more than is shown, so that truncation can be reported.
-fn found(call: &Call, view: &View, context: &str, prefix: &str) -> Result<Vec<String>, StateError> {
+fn found(call: &Call, view: &View, context: &str, prefix: &str) -> Result<Vec<String>, Refusal> {
     let most = MOST + 1;
     let wants = |namespace: &str| call.wants(namespace);
     match context {
@@ -40,7 +44,7 @@ fn found(call: &Call, view: &View, context: &str, prefix: &str) -> Result<Vec<St
         }
         "nodes" => Ok(view.node()?.map(|node| node.id).filter(|id| id.starts_with(prefix)).into_iter().collect()),
         "namespaces" => view.namespaces(prefix).take(most).map(|namespace| Ok(namespace?.name)).collect(),
-        "vars" if call.caller.role == crate::agent::model::Role::Manage => {
+        "vars" if call.caller.role == Role::Manage => {
             view.variables(call.namespace(), prefix).take(most).map(|variable| Ok(variable?.path)).collect()
         }
         "host_volumes" => {
@@ -50,8 +54,14 @@ fn found(call: &Call, view: &View, context: &str, prefix: &str) -> Result<Vec<St
         }
         "volumes" => view.csi_volumes(call.namespace(), prefix).take(most).map(|volume| Ok(volume?.id)).collect(),
         "plugins" => Ok(super::csi::plugin_ids(view, prefix)?.into_iter().take(most).collect()),
-        "node_pools" => {
-            Ok(["all", "default"].into_iter().filter(|p| p.starts_with(prefix)).map(str::to_owned).collect())
+        "node_pools" => Ok(POOLS.into_iter().filter(|pool| pool.starts_with(prefix)).map(str::to_owned).collect()),
+        "scaling_policy" => {
+            let policies = super::scaling::all(call, view)?;
+            let ids = policies.iter().filter_map(|policy| policy["ID"].as_str()).filter(|id| id.starts_with(prefix));
+            let mut ids: Vec<String> = ids.map(str::to_owned).collect();
+            ids.order_by(Ord::cmp);
+            ids.truncate(most);
+            Ok(ids)
         }
         _ => Ok(Vec::new()),
     }
@@ -88,80 +98,95 @@ pub(super) async fn prefix(mut call: Call) -> Result<Answer, Refusal> {
     Ok(Answer::at(index, answer.into()))
 }
 
-/// Matches of one context, each with where it is.
-#[derive(Default)]
-struct Matches {
-    list: Vec<Value>,
-    more: bool,
+/// Where a text is in a name, how long the name is, the name, and what it is a part of: in the order of the answer.
+type Match = (usize, usize, String, Vec<String>);
+
+/// The names that contain a text, by context.
+struct Matches<'a> {
+    /// In small letters.
+    text: &'a str,
+    found: BTreeMap<&'static str, Vec<Match>>,
 }
 
-impl Matches {
-    fn add(&mut self, name: &str, scope: &[&str]) {
-        if self.list.len() == MOST {
-            self.more = true;
-        } else {
-            self.list.push(json!({"ID": name, "Scope": scope}));
+impl Matches<'_> {
+    fn add(&mut self, context: &'static str, name: &str, scope: &[&str]) {
+        if let Some(at) = name.to_lowercase().find(self.text) {
+            let scope = scope.iter().map(|part| (*part).to_owned()).collect();
+            self.found.entry(context).or_default().push((at, name.len(), name.to_owned(), scope));
         }
     }
 }
 
+/// Searches names for a text, the best first, and ids by their beginnings.
 pub(super) async fn fuzzy(mut call: Call) -> Result<Answer, Refusal> {
     let input = call.input().await?;
-    let text = input.text("Text")?.to_lowercase();
-    if text.len() < 2 {
+    let given = input.text("Text")?;
+    if given.len() < 2 {
         return Err(Refusal::failed(
-            "fuzzy search query must be at least 2 characters, got ".to_owned() + &text.len().to_string(),
+            "fuzzy search query must be at least 2 characters, got ".to_owned() + &given.len().to_string(),
         ));
     }
-    let wanted = input.text("Context")?;
-    let wants = |context: &str| wanted.is_empty() || wanted == "all" || wanted == context;
-    let fits = |name: &str| name.to_lowercase().contains(&text);
     let view = call.api.state.read()?;
-    let mut all: Map<String, Value> = Map::new();
-    let mut truncations = Map::new();
-    let mut keep = |context: &str, matches: Matches| {
-        truncations.insert(context.to_owned(), matches.more.into());
-        all.insert(context.to_owned(), matches.list.into());
-    };
-    if ["jobs", "groups", "services", "tasks", "images", "commands", "classes"].into_iter().any(wants) {
-        for (context, matches) in of_jobs(&call, &view, fits)? {
-            if wants(context) || !matches.list.is_empty() && wants("jobs") {
-                keep(context, matches);
+    let text = given.to_lowercase();
+    let mut matches = Matches { text: &text, found: BTreeMap::new() };
+    let (mut all, mut truncations) = (Map::new(), Map::new());
+    for context in contexts(&input.text("Context")?, "")? {
+        truncations.insert(context.to_owned(), false.into());
+        match context {
+            "jobs" => of_jobs(&call, &view, &mut matches)?,
+            "allocs" => {
+                for alloc in view.allocs("") {
+                    let alloc = alloc?;
+                    if call.wants(&alloc.namespace) {
+                        matches.add("allocs", &alloc.name, &[&alloc.namespace, &alloc.id]);
+                    }
+                }
+            }
+            "nodes" => {
+                if let Some(node) = view.node()? {
+                    matches.add("nodes", &node.name, &[&node.id]);
+                }
+            }
+            "node_pools" => {
+                for pool in POOLS {
+                    matches.add("node_pools", pool, &[pool]);
+                }
+            }
+            "namespaces" => {
+                for namespace in view.namespaces("") {
+                    matches.add("namespaces", &namespace?.name, &[]);
+                }
+            }
+            "plugins" => {
+                for id in super::csi::plugin_ids(&view, "")? {
+                    matches.add("plugins", &id, &[]);
+                }
+            }
+            "vars" => {
+                for path in view.variables(call.namespace(), "").filter(|_| call.caller.role == Role::Manage) {
+                    let VariableMeta { namespace, path, .. } = path?;
+                    matches.add("vars", &path, &[&namespace, &path]);
+                }
+            }
+            _ => {
+                let mut ids = found(&call, &view, context, &given)?;
+                truncations.insert(context.to_owned(), (ids.len() > MOST).into());
+                ids.truncate(MOST);
+                all.insert(context.to_owned(), ids.iter().map(|id| json!({"ID": id})).collect());
             }
         }
     }
-    if wants("allocs") {
-        let mut matches = Matches::default();
-        for alloc in view.allocs("") {
-            let alloc = alloc?;
-            if call.wants(&alloc.namespace) && fits(&alloc.name) {
-                matches.add(&alloc.name, &[&alloc.namespace, &alloc.id]);
-            }
+    for (context, mut list) in matches.found {
+        list.order_by(Ord::cmp);
+        if list.len() > MOST {
+            truncations.insert(context.to_owned(), true.into());
         }
-        keep("allocs", matches);
-    }
-    if wants("nodes") {
-        let mut matches = Matches::default();
-        if let Some(node) = view.node()?.filter(|node| fits(&node.name)) {
-            matches.add(&node.name, &[&node.id]);
+        list.truncate(MOST);
+        let mut shown = Vec::new();
+        for (_, _, name, scope) in list {
+            shown.push(if scope.is_empty() { json!({"ID": name}) } else { json!({"ID": name, "Scope": scope}) });
         }
-        keep("nodes", matches);
-    }
-    if wants("namespaces") {
-        let mut matches = Matches::default();
-        for namespace in view.namespaces("") {
-            let namespace = namespace?;
-            if fits(&namespace.name) {
-                matches.add(&namespace.name, &[]);
-            }
-        }
-        keep("namespaces", matches);
-    }
-    for context in ["evals", "deployment", "volumes", "host_volumes", "scaling_policy", "plugins", "node_pools", "vars"]
-    {
-        if wants(context) {
-            keep(context, Matches::default());
-        }
+        all.insert(context.to_owned(), shown.into());
     }
     let index = view.index()?.max(1);
     let mut answer = Map::new();
@@ -172,37 +197,30 @@ pub(super) async fn fuzzy(mut call: Call) -> Result<Answer, Refusal> {
 }
 
 /// Names in jobs: of the job, its groups, tasks, services, and what its tasks run.
-fn of_jobs(call: &Call, view: &View, fits: impl Fn(&str) -> bool) -> Result<Vec<(&'static str, Matches)>, StateError> {
-    let contexts = ["jobs", "groups", "services", "tasks", "images", "commands", "classes"];
-    let mut found: Vec<(&'static str, Matches)> = contexts.into_iter().map(|c| (c, Matches::default())).collect();
+fn of_jobs(call: &Call, view: &View, matches: &mut Matches<'_>) -> Result<(), StateError> {
     for job in view.jobs(call.namespace(), "") {
         let job = job?;
         let (namespace, id) = (job.key.namespace.as_str(), job.key.id.as_str());
         let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
-        let mut add = |at: usize, name: &str, scope: &[&str]| {
-            if fits(name) {
-                found[at].1.add(name, scope);
-            }
-        };
-        add(0, job.spec.get("Name").and_then(Value::as_str).unwrap_or(id), &[namespace, id]);
+        matches.add("jobs", job.spec.get("Name").and_then(Value::as_str).unwrap_or(id), &[namespace, id]);
         for group in job.spec.get("TaskGroups").and_then(Value::as_array).into_iter().flatten() {
             let group_name = text(group, "Name");
-            add(1, &group_name, &[namespace, id]);
+            matches.add("groups", &group_name, &[namespace, id]);
             for service in group["Services"].as_array().into_iter().flatten() {
-                add(2, &text(service, "Name"), &[namespace, id, &group_name]);
+                matches.add("services", &text(service, "Name"), &[namespace, id, &group_name]);
             }
             for task in group["Tasks"].as_array().into_iter().flatten() {
                 let task_name = text(task, "Name");
                 let scope = [namespace, id, &group_name, &task_name];
-                add(3, &task_name, &scope[..3]);
-                add(4, &text(&task["Config"], "image"), &scope);
-                add(5, &text(&task["Config"], "command"), &scope);
-                add(6, &text(&task["Config"], "class"), &scope);
+                matches.add("tasks", &task_name, &scope[..3]);
+                for (context, key) in [("images", "image"), ("commands", "command"), ("classes", "class")] {
+                    matches.add(context, &text(&task["Config"], key), &scope);
+                }
                 for service in task["Services"].as_array().into_iter().flatten() {
-                    add(2, &text(service, "Name"), &scope);
+                    matches.add("services", &text(service, "Name"), &scope);
                 }
             }
         }
     }
-    Ok(found)
+    Ok(())
 }

@@ -59,13 +59,14 @@ pub(super) async fn info(call: Call) -> Result<Answer, Refusal> {
     };
     lists::read(&call, &[Table::Services], |view| {
         let mut found = view.service_named(call.one_namespace(), call.id())?;
+        found.order_by(|a, b| a.id.cmp(&b.id));
+        // Who chooses gets the first choice first.
         if let Some((count, key)) = &choose {
             found.order_by_cached_key(|service| {
                 uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, format!("{key}\0{}", service.id).as_bytes())
             });
             found.truncate(*count);
         }
-        found.order_by(|a, b| a.id.cmp(&b.id));
         rows(view.table_index(Table::Services)?, &page, found)
     })
     .await
@@ -81,6 +82,9 @@ fn rows(index: u64, page: &Page, found: Vec<ServiceRegistration>) -> Result<Foun
 pub(super) async fn of_job(call: Call) -> Result<Answer, Refusal> {
     let page = Page::of(&call)?;
     lists::read(&call, &[Table::Services], |view| {
+        if view.job(&call.job())?.is_none() {
+            return Ok(Found::missing(view.table_index(Table::Services)?, "job not found"));
+        }
         let mut found = view.services(Some(call.one_namespace()), "").all()?;
         found.retain(|service| service.job_id == call.id());
         rows(view.table_index(Table::Services)?, &page, found)

@@ -95,50 +95,60 @@ fn lock(input: &Input) -> Result<Lock, Refusal> {
 }
 
 pub(super) async fn put(mut call: Call) -> Result<Answer, Refusal> {
+    let how = how(&call)?;
     let input = call.input().await?;
-    let (namespace, path) = (call.one_namespace().to_owned(), call.id().to_owned());
-    let named = input.text("Path")?;
-    if !named.is_empty() && named != path {
-        return Err(Refusal::bad("variable path does not match request path"));
+    // A renewal is of the request's namespace. The path of a body says nothing, as in Nomad.
+    let named = if how == How::Renew { String::new() } else { input.text("Namespace")? };
+    let namespace = if named.is_empty() { call.query.text("namespace").unwrap_or("default") } else { &named };
+    if namespace == "*" {
+        return Err(refused("can not target wildcard (\"*\")namespace"));
     }
+    let (namespace, path) = (namespace.to_owned(), call.id().to_owned());
     let (items, lock) = (items(&input)?, lock(&input)?);
     let cas = call.number("cas")?;
-    let asked = |key: &str| call.query.has(key);
     let (clock, now) = (Instant::now(), Nanos::of(SystemTime::now()));
-    let how = if asked("lock-acquire") {
-        How::Acquire
-    } else if asked("lock-renew") {
-        How::Renew
-    } else if asked("lock-release") {
-        How::Release
-    } else {
-        How::Write
-    };
-    if how == How::Write && items.as_ref().is_none_or(BTreeMap::is_empty) {
-        return Err(Refusal::bad("variable missing required Items object"));
+    match how {
+        How::Write if items.as_ref().is_none_or(BTreeMap::is_empty) => {
+            return Err(Refusal::bad("variable missing required Items object"));
+        }
+        How::Write if lock.ttl.0 != 0 || lock.delay.0 != 0 => {
+            return Err(refused("RPC Error:: 400,variable should not contain lock definition"));
+        }
+        How::Release if lock.id.is_none() => return Err(refused("missing lock information")),
+        How::Release if items.is_some() => {
+            return Err(refused("lock release operation doesn't take variable items"));
+        }
+        _ => {}
     }
     let Lock { id, ttl, delay } = lock;
+    let of = namespace.clone();
     let written = call.api.state.change(move |change| match (how, id) {
-        (How::Acquire, id) => change.acquire_lock(&namespace, &path, items, ttl, delay, id.as_ref(), (clock, now)),
-        (How::Renew, Some(id)) => change.renew_lock(&namespace, &path, &id, clock),
-        (How::Release, Some(id)) => change.release_lock(&namespace, &path, &id, now),
+        (How::Acquire, id) => change.acquire_lock(&of, &path, items, ttl, delay, id.as_ref(), (clock, now)),
+        (How::Renew, Some(id)) => change.renew_lock(&of, &path, &id, clock),
+        (How::Release, Some(id)) => change.release_lock(&of, &path, &id, now),
         (How::Renew | How::Release, None) => Err(StateError::Invalid("the request has no lock ID".to_owned())),
-        (How::Write, lock) => {
-            change.put_variable(&namespace, &path, items.unwrap_or_default(), &Condition { cas, lock }, now)
-        }
+        (How::Write, lock) => change.put_variable(&of, &path, items.unwrap_or_default(), &Condition { cas, lock }, now),
     });
     let (index, written) = written.await.map_err(|error| match error {
-        // Nomad reports it as an RPC error between servers.
-        StateError::Invalid(why) => Refusal::bad(format!("RPC Error:: 400,{why}")),
+        StateError::Invalid(why) => refused(&why),
         error => error.into(),
     })?;
     Ok(match written {
         Written::Done(variable) => {
             // Only this answer contains the lock's id, for its holder.
-            Answer::at(index, shown(&variable, matches!(how, How::Acquire | How::Renew)))
+            let mut value = shown(&variable, matches!(how, How::Acquire | How::Renew));
+            if let Some(value) = value.as_object_mut().filter(|_| how == How::Release) {
+                value.remove("Items");
+            }
+            Answer::at(index, value)
         }
-        Written::Conflict(variable) => conflict(index, variable.as_deref(), &call),
+        Written::Conflict(variable) => conflict(index, variable.as_deref(), &namespace, call.id()),
     })
+}
+
+/// What Nomad reports as an RPC error between servers.
+fn refused(why: &str) -> Refusal {
+    Refusal::bad(format!("RPC Error:: 400,{why}"))
 }
 
 /// The operation on a variable.
@@ -150,10 +160,24 @@ enum How {
     Release,
 }
 
+/// The operation that a query asks for.
+fn how(call: &Call) -> Result<How, Refusal> {
+    let all = [("lock-acquire", How::Acquire), ("lock-renew", How::Renew), ("lock-release", How::Release)];
+    let mut asked = all.into_iter().filter(|(key, _)| call.query.has(key));
+    match (asked.next(), asked.next()) {
+        (None, _) => Ok(How::Write),
+        (Some(_), Some(_)) => Err(Refusal::bad("multiple lock operations")),
+        (Some(_), None) if call.query.text("cas").is_some() => {
+            Err(Refusal::bad("CAS can't be used with lock operations"))
+        }
+        (Some((_, how)), None) => Ok(how),
+    }
+}
+
 /// Another client has changed the variable: answers with its current value, which every client that may write it may see.
-fn conflict(index: u64, variable: Option<&Variable>, call: &Call) -> Answer {
+fn conflict(index: u64, variable: Option<&Variable>, namespace: &str, path: &str) -> Answer {
     let value = variable.map_or_else(
-        || json!({"Namespace": call.one_namespace(), "Path": call.id(), "CreateIndex": 0, "ModifyIndex": 0, "Items": null}),
+        || json!({"Namespace": namespace, "Path": path, "CreateIndex": 0, "ModifyIndex": 0, "Items": null}),
         |variable| shown(variable, false),
     );
     Answer::Other(StatusCode::CONFLICT, value, Meta { index, next_token: None })
@@ -165,7 +189,7 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Refusal> {
     let removed = call.api.state.change(move |change| change.delete_variable(&namespace, &path, &condition));
     let (index, removed) = removed.await?;
     Ok(match removed {
-        Written::Done(()) => Answer::written(index, json!({})),
-        Written::Conflict(variable) => conflict(index, variable.as_deref(), &call),
+        Written::Done(()) => Answer::Gone(index),
+        Written::Conflict(variable) => conflict(index, variable.as_deref(), call.one_namespace(), call.id()),
     })
 }

@@ -23,24 +23,27 @@ pub(super) async fn list(call: Call) -> Result<Answer, Refusal> {
         };
         let index = newest.modify_index;
         let against = match (&tag, version) {
-            (Some(tag), _) => Some(view.tagged(&key, tag)?.ok_or_else(|| unknown(tag))?),
-            (None, Some(version)) => Some(view.version(&key, version)?.ok_or_else(|| unknown(&version.to_string()))?),
+            _ if !diffs => None,
+            (Some(tag), _) => Some(view.tagged(&key, tag)?.ok_or_else(|| unknown_tag(tag))?),
+            (None, Some(version)) => {
+                let unknown = || Refusal::failed(format!("version {version} not found"));
+                Some(view.version(&key, version)?.ok_or_else(unknown)?)
+            }
             (None, None) => None,
         };
         let mut answer = Map::new();
         let shown: Vec<Value> = versions.iter().map(|version| shape::job(version).into()).collect();
         answer.insert("Versions".to_owned(), shown.into());
-        let wanted = diffs || against.is_some();
-        let made = if wanted { Value::Array(differences(&versions, against.as_ref())) } else { Value::Null };
-        answer.insert("Diffs".to_owned(), made);
+        let made = if diffs { differences(&versions, against.as_ref()) } else { Vec::new() };
+        answer.insert("Diffs".to_owned(), shape::null_if_empty(made.into()));
         with_meta(&mut answer, index);
         Ok(Found::new(index, answer.into()))
     })
     .await
 }
 
-fn unknown(version: &str) -> Refusal {
-    Refusal::failed(format!("job version {version} not found"))
+fn unknown_tag(tag: &str) -> Refusal {
+    Refusal::failed(format!("tag {tag:?} not found"))
 }
 
 /// What each version changed, newest first: compared with the one before it, or with one version given for all.
@@ -88,7 +91,7 @@ pub(super) async fn revert(mut call: Call) -> Result<Answer, Refusal> {
         input.natural("JobVersion")?.ok_or_else(|| Refusal::bad("JobVersion must be specified"))?
     } else {
         let found = call.api.state.read()?.tagged(&key, &tag)?;
-        found.ok_or_else(|| unknown(&tag))?.version
+        found.ok_or_else(|| unknown_tag(&tag))?.version
     };
     let view = call.api.state.read()?;
     if view.job(&key)?.is_none() {

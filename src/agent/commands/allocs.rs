@@ -12,11 +12,17 @@ fn alloc(view: &View, id: &str) -> Result<Allocation, CommandError> {
 }
 
 impl Commands {
-    /// Stops an allocation; a replacement is placed if its job wants one.
+    /// Stops an allocation; a replacement is placed if its job wants one. With `reschedule` one of a batch job is replaced as its
+    /// policy says.
     ///
     /// # Errors
     /// [`CommandError::NotFound`].
-    pub async fn alloc_stop(&self, id: &str, no_shutdown_delay: bool) -> Result<Evaluated, CommandError> {
+    pub async fn alloc_stop(
+        &self,
+        id: &str,
+        no_shutdown_delay: bool,
+        reschedule: bool,
+    ) -> Result<Evaluated, CommandError> {
         let id = id.to_owned();
         let made = self.change(move |core, change| {
             let mut alloc = alloc(change, &id)?;
@@ -25,7 +31,7 @@ impl Commands {
             alloc.desired_transition.migrate = Some(true);
             // Set in every case, as in Nomad.
             alloc.desired_transition.no_shutdown_delay = Some(no_shutdown_delay);
-            alloc.desired_transition.reschedule.get_or_insert(false);
+            alloc.desired_transition.reschedule = Some(reschedule);
             let (index, (namespace, of)) = (alloc.job_version, (alloc.namespace.clone(), alloc.job_id.clone()));
             change.put_alloc(alloc)?;
             let eval = match job {

@@ -4,7 +4,7 @@ use super::{CommandError, Commands, DeploymentChanged};
 use crate::agent::deployments::{Followed, keep, with_input};
 use crate::agent::model::Deployment;
 use crate::agent::schedule::{
-    DeploymentInput, DeploymentStep, deployment_step, fail_deployment, pause_deployment, promote_deployment, set_health,
+    DeploymentInput, DeploymentStep, fail_deployment, health_step, pause_deployment, promote_deployment, set_health,
 };
 use crate::agent::state::View;
 
@@ -38,10 +38,10 @@ impl Commands {
         self.decided(id, move |input| pause_deployment(input, pause)).await
     }
 
-    /// Sets which allocations of a deployment are healthy, and which are not.
+    /// Sets which allocations of a deployment are healthy, and which are not: these fail the deployment.
     ///
     /// # Errors
-    /// [`CommandError`]: no such deployment, one that has ended, or allocations of another one.
+    /// [`CommandError`]: no such deployment, one that has ended, or allocations that are unknown or of another one.
     pub async fn alloc_health(
         &self,
         id: &str,
@@ -51,11 +51,16 @@ impl Commands {
         let id = id.to_owned();
         let made = self.change(move |core, change| {
             let known = deployment(change, &id)?;
+            for id in healthy.iter().chain(&unhealthy).filter(|_| !known.status.is_terminal()) {
+                if change.alloc(id)?.is_none() {
+                    return Err(CommandError::Invalid(format!("unknown alloc {id:?}")));
+                }
+            }
             let said = with_input(core, change, &known, |input| set_health(input, &healthy, &unhealthy))?;
             for alloc in said.map_err(CommandError::Invalid)? {
                 change.put_alloc(alloc)?;
             }
-            let step = with_input(core, change, &known, deployment_step)?;
+            let step = with_input(core, change, &known, |input| health_step(input, &unhealthy))?;
             Ok(keep(core, change, &known, step)?)
         });
         self.answer(made.await?).await

@@ -7,9 +7,10 @@ use super::register::{enforce, registered};
 use super::{CommandError, Commands, Deregister, Dispatch, Dispatched, Evaluated, Registered, Scale, job};
 use crate::agent::core::now;
 use crate::agent::model::{
-    ClientStatus, DesiredStatus, Evaluation, JobKey, JobVersion, ScalingEvent, Trigger, VersionTag,
+    ClientStatus, DesiredStatus, EvalStatus, Evaluation, JobKey, JobVersion, ScalingEvent, Trigger, VersionTag,
 };
 use crate::agent::schedule::dispatch;
+use crate::agent::settings;
 use crate::agent::versions::{Kept, keep, launch, may_revert, put_eval, revert, scale_group};
 
 /// What is answered of an evaluation.
@@ -70,7 +71,7 @@ impl Commands {
     }
 
     /// Creates an evaluation of a job; with `force_reschedule`, failed allocations are replaced even if their policy does not
-    /// allow it.
+    /// allow it any more, or not yet. Groups that are never rescheduled stay as they are.
     ///
     /// # Errors
     /// [`CommandError`]: no such job, or one that does not run itself (a periodic or parameterized one).
@@ -87,7 +88,10 @@ impl Commands {
             }
             if force_reschedule {
                 for mut alloc in change.allocs_of_job(&key)? {
-                    let has_failed = alloc.client_status == ClientStatus::Failed;
+                    let group = read.groups.iter().find(|group| group.name == alloc.task_group);
+                    let policy = group.and_then(|group| group.scheduling.reschedule.as_ref());
+                    let may_be = policy.is_some_and(|policy| policy.unlimited || policy.attempts > 0);
+                    let has_failed = may_be && alloc.client_status == ClientStatus::Failed;
                     if has_failed && alloc.desired_status == DesiredStatus::Run && alloc.next_allocation.is_empty() {
                         alloc.desired_transition.force_reschedule = Some(true);
                         change.put_alloc(alloc)?;
@@ -100,6 +104,39 @@ impl Commands {
         let (index, (job, eval)) = made.await?;
         self.decide(&eval);
         Ok(evaluated(index, Some(&eval), &job))
+    }
+
+    /// Deletes evaluations; either all of them, or none. Returns the index.
+    ///
+    /// # Errors
+    /// [`CommandError`]: evaluations are being decided, there is no such one, or it is still needed.
+    pub(crate) async fn delete_evals(&self, ids: Vec<String>) -> Result<u64, CommandError> {
+        let made = self.change(move |_, change| {
+            if !settings::is_on(change, settings::PAUSE)? {
+                let why = "eval broker is enabled; eval broker must be paused to delete evals";
+                return Err(CommandError::Conflict(why.to_owned()));
+            }
+            let mut gone = Vec::new();
+            for id in &ids {
+                let Some(eval) = change.eval(id)? else {
+                    return Err(CommandError::NotFound("eval not found".to_owned()));
+                };
+                if !change.may_delete(&eval)? {
+                    return Err(CommandError::Conflict(format!("eval {id} is not safe to delete")));
+                }
+                gone.push(Evaluation { status: EvalStatus::Canceled, ..eval });
+            }
+            for id in &ids {
+                change.delete_eval(id)?;
+            }
+            Ok(gone)
+        });
+        let (index, gone) = made.await?;
+        // Canceled: none of them waits any more.
+        for eval in &gone {
+            self.core.broker.put(eval);
+        }
+        Ok(index)
     }
 
     /// Makes an older version of a job its newest one. `enforce` is the version that the job must currently have.
@@ -145,7 +182,6 @@ impl Commands {
         let key = key.clone();
         let made = self.change(move |core, change| {
             let old = job(change, &key)?;
-            enforce(scale.enforce_index, Some(&old))?;
             let name = &scale.group;
             // A stopped job stays stopped, as in Nomad.
             let mut new = JobVersion { submit_time: now(), ..old.clone() };
@@ -154,12 +190,17 @@ impl Commands {
                     let why = "scaling action should not contain count if error is true";
                     return Err(CommandError::Invalid(why.to_owned()));
                 }
+                Some(count) if count > 1 && old.spec.get("Type").is_some_and(|kind| kind == "system") => {
+                    let why = "jobs of type \"system\" can only be scaled between 0 and 1";
+                    return Err(CommandError::Invalid(why.to_owned()));
+                }
                 Some(count) => {
                     let before = scale_group(&mut new.spec, name, count)?;
                     let newest = change.deployments_of_job(&key)?.into_iter().next_back();
                     if newest.is_some_and(|deployment| !deployment.status.is_terminal()) {
                         return Err(CommandError::Invalid("job scaling blocked due to active deployment".to_owned()));
                     }
+                    enforce(scale.enforce_index, Some(&old))?;
                     (before, keep(core, change, new, None, Trigger::JobScaling, 0)?)
                 }
                 None => {

@@ -3,8 +3,8 @@
 use super::{CommandError, Commands, Drain, NodeChanged};
 use crate::agent::core::{Core, now};
 use crate::agent::gc;
-use crate::agent::model::{DrainStrategy, Eligibility, Evaluation, JobStatus, Node, Trigger};
-use crate::agent::node::event;
+use crate::agent::model::{DrainStatus, DrainStrategy, Eligibility, Evaluation, JobStatus, Node, Trigger};
+use crate::agent::node::{event, note_drain};
 use crate::agent::schedule::{self, drain_strategy};
 use crate::agent::state::{Change, View};
 use crate::agent::versions::put_eval;
@@ -19,14 +19,15 @@ fn node(view: &View) -> Result<Node, CommandError> {
     view.node()?.ok_or_else(|| CommandError::NotFound("node not found".to_owned()))
 }
 
-/// Creates an evaluation for each system job, which runs wherever it can, and with `all` for each job that has allocations.
+/// Creates an evaluation for each system job, which runs wherever it can, and with `all` for each job that has allocations; a
+/// sysbatch job runs where it could when somebody registered it.
 pub(crate) fn evaluate(core: &Core, change: &mut Change<'_>, all: bool) -> Result<Vec<Evaluation>, CommandError> {
     let mut wanted = Vec::new();
     for job in change.jobs(None, "") {
         let job = job?;
         let kind = core.jobs.of(&job).map_or(JobType::Service, |job| job.kind);
-        let is_system = matches!(kind, JobType::System | JobType::Sysbatch);
-        if !job.stop && (is_system || all && job.status == JobStatus::Running) {
+        let is_here = all && kind != JobType::Sysbatch && job.status == JobStatus::Running;
+        if !job.stop && (is_here || schedule::is_evaluated(kind, schedule::Change::NodeChanged)) {
             wanted.push(job);
         }
     }
@@ -42,21 +43,22 @@ impl Commands {
     pub async fn drain(&self, given: Drain) -> Result<NodeChanged, CommandError> {
         let made = self.change(move |core, change| {
             let mut node = node(change)?;
-            let had = node.drain_strategy.is_some();
-            let message = if let Some(spec) = given.spec {
-                let started = node.drain_strategy.as_ref().map(|drain| drain.started_at);
-                let drain = drain_strategy(spec, now());
-                node.drain_strategy = Some(DrainStrategy { started_at: started.unwrap_or(drain.started_at), ..drain });
-                node.scheduling_eligibility = Eligibility::Ineligible;
-                "Node drain strategy set"
-            } else {
-                node.drain_strategy = None;
-                if given.mark_eligible {
-                    node.scheduling_eligibility = Eligibility::Eligible;
-                }
-                "Node drain disabled"
+            let had = node.drain_strategy.take().map(|drain| drain.started_at);
+            let new = given.spec.map(|spec| drain_strategy(spec, now()));
+            let (message, status) = match (&had, &new) {
+                (None, Some(_)) => ("Node drain strategy set", DrainStatus::Draining),
+                (Some(_), Some(_)) => ("Node drain strategy updated", DrainStatus::Draining),
+                (_, None) => ("Node drain disabled", DrainStatus::Canceled),
             };
-            if given.spec.is_some() || had {
+            let started_at = had.or(new.as_ref().map(|drain| drain.started_at));
+            if new.is_some() {
+                node.scheduling_eligibility = Eligibility::Ineligible;
+            } else if given.mark_eligible {
+                node.scheduling_eligibility = Eligibility::Eligible;
+            }
+            if let Some(started_at) = started_at {
+                node.drain_strategy = new.map(|drain| DrainStrategy { started_at, ..drain });
+                note_drain(&mut node, started_at, status, &given.meta, &given.accessor);
                 event(&mut node, "Drain", message, given.meta);
             }
             let is_eligible = node.scheduling_eligibility == Eligibility::Eligible;

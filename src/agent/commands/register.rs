@@ -13,7 +13,7 @@ use crate::agent::periodic::next;
 use crate::agent::schedule::is_same;
 use crate::agent::settings;
 use crate::agent::state::View;
-use crate::agent::versions::{Kept, keep, mistakes, runs_itself, version};
+use crate::agent::versions::{Kept, is_stopped, keep, mistakes, version};
 use crate::agent::worker;
 use crate::jobspec;
 use crate::spec::Job;
@@ -36,7 +36,12 @@ struct Prepared {
 /// Parses a submitted specification.
 fn prepare(core: &Core, given: Map<String, Value>) -> Result<Prepared, Vec<String>> {
     let spec = jobspec::canonicalize(&Value::Object(given), now().0);
-    let spec = spec.map_err(|error| vec![error.to_string()])?;
+    let mut spec = spec.map_err(|error| vec![error.to_string()])?;
+    let groups = spec.get_mut("TaskGroups").and_then(Value::as_array_mut).into_iter().flatten();
+    for policy in groups.filter_map(|group| group.get_mut("Scaling")).filter_map(Value::as_object_mut) {
+        // It gets one of its own, which is not a change of the job when it comes back.
+        policy.insert("ID".to_owned(), "".into());
+    }
     let mut wrong = rules::check(&spec);
     // What keeps it from being read does not hide what is wrong besides. Without an ID it has no name to be read by.
     let has_id = spec.get("ID").and_then(Value::as_str).is_some_and(|id| !id.is_empty());
@@ -229,15 +234,14 @@ fn plan(core: &Core, given: Map<String, Value>) -> Result<Planned, CommandError>
         warnings: told(&warnings),
         index,
     };
-    if !runs_itself(&job, planned.old.as_ref().is_some_and(|old| old.dispatched)) {
-        return Ok(planned);
-    }
+    // Also of a job that does not run itself: it is planned as what a launch of it would be, as in Nomad.
+    let stop = is_stopped(&planned.new);
     let next = match &planned.old {
-        Some(old) if !old.stop && is_same(&old.spec, &planned.new) => old.clone(),
+        Some(old) if old.stop == stop && is_same(&old.spec, &planned.new) => old.clone(),
         Some(old) => JobVersion {
             spec: planned.new.clone(),
             version: old.version + 1,
-            stop: false,
+            stop,
             stable: false,
             modify_index: index + 1,
             job_modify_index: index + 1,

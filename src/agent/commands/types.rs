@@ -138,7 +138,7 @@ pub struct Scale {
     pub error: bool,
     /// Further details.
     pub meta: BTreeMap<String, Value>,
-    /// The job's modify index must equal this.
+    /// The job's modify index must equal this, where there is a count.
     pub enforce_index: Option<u64>,
 }
 
@@ -166,6 +166,8 @@ pub struct Drain {
     pub mark_eligible: bool,
     /// For people.
     pub meta: BTreeMap<String, String>,
+    /// Whose token asks for it, as `token:ACCESSOR`; empty for none.
+    pub accessor: String,
 }
 
 /// A node that was changed.

@@ -49,6 +49,9 @@ pub struct DesiredTransition {
     pub force_reschedule: Option<bool>,
     /// It is stopped without its `shutdown_delay`.
     pub no_shutdown_delay: Option<bool>,
+    /// It is only stopped where it would be moved: a drain's deadline ends a batch job.
+    #[serde(default)]
+    pub migrate_disable_placement: Option<bool>,
 }
 
 /// A task's state.

@@ -25,7 +25,10 @@ pub use deployment::{Deployment, DeploymentGroup, DeploymentStatus};
 pub use evaluation::{DesiredUpdates, EvalStatus, Evaluation, Trigger};
 pub use job::{JobStatus, JobVersion, ScalingEvent, Submission, VersionTag};
 pub use namespace::Namespace;
-pub use node::{DrainSpec, DrainStrategy, DriverInfo, Eligibility, Node, NodeEvent, NodeResources, NodeStatus};
+pub use node::{
+    DrainSpec, DrainStatus, DrainStrategy, DriverInfo, Eligibility, LastDrain, Node, NodeEvent, NodeResources,
+    NodeStatus,
+};
 pub use service::ServiceRegistration;
 pub use summary::{ChildrenSummary, GroupSummary, JobSummary};
 pub use time::{Nanos, Stamp};

@@ -46,6 +46,34 @@ pub struct DrainStrategy {
     pub started_at: Stamp,
 }
 
+/// What became of a drain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "Nomad's words")]
+pub enum DrainStatus {
+    #[default]
+    Draining,
+    Complete,
+    Canceled,
+}
+
+/// The newest drain, also when it is over.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct LastDrain {
+    /// When it began.
+    pub started_at: Stamp,
+    /// When somebody changed it last, or it ended.
+    pub updated_at: Stamp,
+    /// See [`DrainStatus`].
+    pub status: DrainStatus,
+    /// Whose token asked for it last; empty for none.
+    #[serde(rename = "AccessorID")]
+    pub accessor_id: String,
+    /// What was said with it.
+    pub meta: BTreeMap<String, String>,
+}
+
 /// A driver as the node has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -161,6 +189,9 @@ pub struct Node {
     pub networks: Vec<String>,
     /// `None`: not drained.
     pub drain_strategy: Option<DrainStrategy>,
+    /// See [`LastDrain`].
+    #[serde(default)]
+    pub last_drain: Option<LastDrain>,
     /// Whether anything may be placed.
     pub scheduling_eligibility: Eligibility,
     /// See [`NodeStatus`].

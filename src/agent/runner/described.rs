@@ -61,6 +61,7 @@ pub(super) async fn node(machine: &Arc<Machine>, advertised: &Advertised, plugin
         configured_networks: machine.ports.configured().to_vec(),
         networks,
         drain_strategy: None,
+        last_drain: None,
         scheduling_eligibility: Eligibility::Eligible,
         status: NodeStatus::Ready,
         status_description: String::new(),

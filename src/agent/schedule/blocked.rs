@@ -46,8 +46,8 @@ pub fn unblocks(eval: &Evaluation, change: Change) -> bool {
 }
 
 /// Whether a job without a blocked evaluation has to be evaluated (`node-update`): system jobs do not wait for a node that
-/// cannot run them.
+/// cannot run them. Sysbatch jobs run where they can when somebody registers them, and nowhere later.
 #[must_use]
 pub fn is_evaluated(kind: JobType, change: Change) -> bool {
-    matches!(kind, JobType::System | JobType::Sysbatch) && matches!(change, Change::NodeEligible | Change::NodeChanged)
+    kind == JobType::System && matches!(change, Change::NodeEligible | Change::NodeChanged)
 }

@@ -51,8 +51,7 @@ pub fn deployment_step(input: &DeploymentInput<'_>) -> DeploymentStep {
     let mut deployment = counted(input);
     let mut step = DeploymentStep { evaluate: deployment.task_groups != old.task_groups, ..DeploymentStep::default() };
     if matches!(old.status, DeploymentStatus::Running) {
-        if let Some((group, why)) = failure(input, &deployment) {
-            let reverts = deployment.task_groups.get(group).is_some_and(|part| part.auto_revert);
+        if let Some((why, reverts)) = failure(input, &deployment) {
             return fail(input, deployment, why, reverts);
         }
         let replaced = input.allocs.iter().filter(|alloc| is_to_replace(alloc));
@@ -112,26 +111,34 @@ const fn waits_for_promotion(part: &DeploymentGroup) -> bool {
     part.desired_canaries > 0 && !part.promoted
 }
 
-/// Until when the next allocation of a group has to be healthy.
-fn deadline(part: &DeploymentGroup) -> Option<Nanos> {
-    let is_complete = part.healthy_allocs >= part.desired_total
-        || (waits_for_promotion(part) && part.healthy_allocs >= part.desired_canaries);
-    part.require_progress_by.0.filter(|_| !is_complete && part.progress_deadline.0 > 0)
+/// All that a group waits for is healthy.
+const fn is_complete(part: &DeploymentGroup) -> bool {
+    part.healthy_allocs >= part.desired_total
+        || (waits_for_promotion(part) && part.healthy_allocs >= part.desired_canaries)
 }
 
-/// Why the deployment fails, and by which group.
-fn failure<'b>(input: &DeploymentInput<'_>, deployment: &'b Deployment) -> Option<(&'b str, &'static str)> {
+/// Until when the next allocation of a group has to be healthy.
+fn deadline(part: &DeploymentGroup) -> Option<Nanos> {
+    part.require_progress_by.0.filter(|_| !is_complete(part) && part.progress_deadline.0 > 0)
+}
+
+/// Why the deployment fails, and whether one of the groups that it fails by goes back.
+fn failure(input: &DeploymentInput<'_>, deployment: &Deployment) -> Option<(&'static str, bool)> {
     let groups = || deployment.task_groups.iter();
     let is_unhealthy = |alloc: &Allocation| health(alloc) == Some(false) && alloc.desired_status == DesiredStatus::Run;
-    let failed = groups().find(|(name, part)| {
+    let has_failed = |name: &str, part: &DeploymentGroup| {
         let is_final = |alloc: &Allocation| part.progress_deadline.0 == 0 || !may_be_replaced(input, alloc);
         of_group(input, name).any(|alloc| is_unhealthy(alloc) && is_final(alloc))
-    });
-    if let Some((name, _)) = failed {
-        return Some((name, texts::FAILED_ALLOCS));
+    };
+    let mut failed = groups().filter(|(name, part)| has_failed(name, part)).peekable();
+    if failed.peek().is_some() {
+        return Some((texts::FAILED_ALLOCS, failed.any(|(_, part)| part.auto_revert)));
     }
-    let is_late = |part: &DeploymentGroup| deadline(part).is_some_and(|until| until <= input.now);
-    groups().find(|(_, part)| is_late(part)).map(|(name, _)| (name.as_str(), texts::NO_PROGRESS))
+    if !groups().any(|(_, part)| deadline(part).is_some_and(|until| until <= input.now)) {
+        return None;
+    }
+    // The deployment is given up as a whole: whoever waits for progress counts, whether its time has come or not.
+    Some((texts::NO_PROGRESS, groups().any(|(_, part)| !is_complete(part) && part.auto_revert)))
 }
 
 /// Whether the policy of its group replaces an allocation that fails now.
@@ -246,7 +253,7 @@ pub fn pause_deployment(input: &DeploymentInput<'_>, pause: bool) -> Result<Depl
         texts::PAUSED.clone_into(&mut deployment.status_description);
     } else {
         deployment.status = DeploymentStatus::Running;
-        running_text(&deployment).clone_into(&mut deployment.status_description);
+        texts::RUNNING.clone_into(&mut deployment.status_description);
         // The time of the pause does not count against the progress deadline.
         for part in deployment.task_groups.values_mut().filter(|part| part.require_progress_by.0.is_some()) {
             part.require_progress_by = Stamp(Some(input.now.plus(part.progress_deadline.duration())));
@@ -302,7 +309,7 @@ pub fn set_health(
     let set = |(id, is_healthy): (&String, bool)| {
         let own = input.allocs.iter().find(|alloc| alloc.id == *id && alloc.deployment_id == input.deployment.id);
         let mut alloc =
-            own.cloned().ok_or_else(|| format!("alloc \"{id}\" is not of deployment \"{}\"", input.deployment.id))?;
+            own.cloned().ok_or_else(|| format!("alloc {id:?} is not part of deployment {:?}", input.deployment.id))?;
         let canary = alloc.deployment_status.as_ref().is_some_and(|status| status.canary);
         let timestamp = Stamp(Some(input.now));
         alloc.deployment_status =
@@ -311,6 +318,23 @@ pub fn set_health(
         Ok(alloc)
     };
     said.map(set).collect()
+}
+
+/// The step after [`set_health`], whose result is among the input. What a user says is unhealthy fails the deployment at once, also
+/// a paused one, whatever its policy would replace.
+#[must_use]
+pub fn health_step(input: &DeploymentInput<'_>, unhealthy: &[String]) -> DeploymentStep {
+    if unhealthy.is_empty() {
+        return DeploymentStep { evaluate: true, ..deployment_step(input) };
+    }
+    let deployment = counted(input);
+    let named = input.allocs.iter().filter(|alloc| unhealthy.contains(&alloc.id));
+    let mut parts = named.filter_map(|alloc| deployment.task_groups.get(&alloc.task_group));
+    let own = input.deployment.job_version;
+    // Without a stable version nothing is said of it, as in Nomad.
+    let is_stable = |version: &JobVersion| version.stable && version.version < own;
+    let reverts = parts.any(|part| part.auto_revert) && input.versions.iter().any(is_stable);
+    fail(input, deployment, texts::FAILED_ALLOCS, reverts)
 }
 
 fn live(input: &DeploymentInput<'_>, verb: &str) -> Result<(), String> {

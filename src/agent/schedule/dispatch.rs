@@ -38,6 +38,9 @@ pub fn child(
     let rules = read.scheduling.parameterized.as_ref().filter(|_| !parent.dispatched);
     let rules = rules.ok_or_else(|| format!("Specified job {:?} is not a parameterized job", parent.key.id))?;
     rules.check(parameters.payload, parameters.meta).map_err(|error| error.to_string())?;
+    if parameters.priority != 0 && !(1..=100).contains(&parameters.priority) {
+        return Err("dispatch job priority must be between [1, 100]".to_owned());
+    }
     let id = id(&parent.key.id, parameters.id_prefix, now, random);
     let mut spec = parent.spec.clone();
     for key in ["ID", "Name"] {
@@ -139,6 +142,13 @@ mod tests {
             Some(Parameterized { payload: PayloadRule::Forbidden, ..Parameterized::default() });
         let refused = child(&parent, &job, &given, Nanos(0), 0).unwrap_err();
         assert_eq!(refused, "Payload provided but forbidden by parameterized job");
+        job.scheduling.parameterized = Some(Parameterized::default());
+        for (priority, expected) in [(-1, false), (0, true), (1, true), (100, true), (101, false)] {
+            let given = Parameters { payload: b"", priority, ..given };
+            let refused = child(&parent, &job, &given, Nanos(0), 0).err();
+            let told = (!expected).then(|| "dispatch job priority must be between [1, 100]".to_owned());
+            assert_eq!(refused, told, "{priority}");
+        }
         let again = JobVersion { dispatched: true, ..parent };
         let refused = child(&again, &job, &given, Nanos(0), 0).unwrap_err();
         assert_eq!(refused, "Specified job \"web\" is not a parameterized job");

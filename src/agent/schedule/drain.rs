@@ -21,8 +21,8 @@ pub fn drain_strategy(spec: DrainSpec, now: Nanos) -> DrainStrategy {
     DrainStrategy { spec, force_deadline: Stamp(deadline), started_at: Stamp(Some(now)) }
 }
 
-/// What a drain does now. Services go at once: there is no other node whose allocations would have to be healthy first. Batch jobs
-/// run to their end, until the deadline; system jobs go last, or stay.
+/// What a drain does now. Services go at once: there is no other node whose allocations would have to be healthy first. Batch and
+/// sysbatch jobs run to their end, until the deadline; system jobs go last, or stay.
 #[must_use]
 pub fn drain_step<'a>(
     strategy: &DrainStrategy,
@@ -31,7 +31,7 @@ pub fn drain_step<'a>(
 ) -> DrainStep {
     let spec = strategy.spec;
     let is_forced = spec.deadline.0 < 0 || strategy.force_deadline.0.is_some_and(|until| until <= now);
-    let is_system = |kind: JobType| matches!(kind, JobType::System | JobType::Sysbatch);
+    let is_system = |kind: JobType| kind == JobType::System;
     let live: Vec<(&Allocation, JobType)> = allocs
         .into_iter()
         .filter(|(alloc, kind)| !(alloc.client_status.is_terminal() || spec.ignore_system_jobs && is_system(*kind)))
@@ -41,8 +41,8 @@ pub fn drain_step<'a>(
         let is_asked = alloc.is_terminal() || alloc.desired_transition.migrate == Some(true);
         let is_due = match kind {
             JobType::Service => true,
-            JobType::Batch => is_forced,
-            JobType::System | JobType::Sysbatch => is_forced || others_are_gone,
+            JobType::Batch | JobType::Sysbatch => is_forced,
+            JobType::System => is_forced || others_are_gone,
         };
         is_due && !is_asked
     };

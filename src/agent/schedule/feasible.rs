@@ -60,27 +60,34 @@ pub(super) fn lookup(node: &Node, key: &str) -> Option<String> {
 
 /// Why nothing of a job is placed on the node.
 pub(super) fn unavailable(node: &Node, job: &Job) -> Option<No> {
+    closed(node).or_else(|| elsewhere(node, job)).map(No::unavailable)
+}
+
+/// Why the node takes nothing at all.
+pub(super) fn closed(node: &Node) -> Option<String> {
     if node.status != NodeStatus::Ready {
-        return Some(No::unavailable("the node is not ready".to_owned()));
+        return Some("the node is not ready".to_owned());
     }
     if node.drain_strategy.is_some() {
-        return Some(No::unavailable("the node is being drained".to_owned()));
+        return Some("the node is being drained".to_owned());
     }
     if node.scheduling_eligibility != Eligibility::Eligible {
         let how = "agentbin node eligibility -enable";
-        return Some(No::unavailable(format!("the node is marked as ineligible; {how} makes it eligible")));
+        return Some(format!("the node is marked as ineligible; {how} makes it eligible"));
     }
+    None
+}
+
+/// Why the node is none of those that the job asks for.
+pub(super) fn elsewhere(node: &Node, job: &Job) -> Option<String> {
     let scheduling = &job.scheduling;
     if !scheduling.datacenters.iter().any(|pattern| is_like(pattern, &node.datacenter)) {
         let wanted = scheduling.datacenters.join(", ");
-        return Some(No::unavailable(format!(
-            "the job wants the data center {wanted}, and this node is in {}",
-            node.datacenter
-        )));
+        return Some(format!("the job wants the data center {wanted}, and this node is in {}", node.datacenter));
     }
     let pool = if scheduling.node_pool.is_empty() { "default" } else { &scheduling.node_pool };
     (pool != "all" && pool != node.node_pool)
-        .then(|| No::unavailable(format!("the job wants the node pool {pool}, and this node is in {}", node.node_pool)))
+        .then(|| format!("the job wants the node pool {pool}, and this node is in {}", node.node_pool))
 }
 
 /// Whether a text matches a pattern whose stars stand for any text.

@@ -155,6 +155,7 @@ pub(super) fn node() -> Node {
         host_networks: BTreeMap::new(),
         networks: Vec::new(),
         drain_strategy: None,
+        last_drain: None,
         scheduling_eligibility: Eligibility::Eligible,
         status: NodeStatus::Ready,
         status_description: String::new(),

@@ -92,7 +92,10 @@ impl<'a> Deciding<'a, '_> {
         self.out.desired.in_place_update = in_place.len() as u64;
         let stays: BTreeSet<&str> = sorted.kept.iter().chain(&canaries.kept).map(|alloc| alloc.id.as_str()).into_set();
         let gone: BTreeSet<&str> = destructive[..updated].iter().map(|alloc| alloc.id.as_str()).into_set();
-        let waits = |alloc: &Allocation| stays.contains(alloc.id.as_str()) && !gone.contains(alloc.id.as_str());
+        let waits = |alloc: &Allocation| {
+            let is_kept = stays.contains(alloc.id.as_str()) && !gone.contains(alloc.id.as_str());
+            is_kept || sorted.moved.iter().any(|moved| moved.id == alloc.id)
+        };
         self.out.later = sorted.later.iter().filter(|(alloc, _)| waits(alloc)).copied().collect();
         self.out.desired.reschedule_later = self.out.later.len() as u64;
         let kept = stays.len() as u64;
@@ -286,7 +289,13 @@ impl<'a> Deciding<'a, '_> {
             is_update: false,
             is_spare: false,
         };
-        let moved = sorted.moved.iter().map(|alloc| new(alloc, None, false));
+        // A batch job that a drain ended is only stopped, and one that its policy begins again is placed when that says.
+        let is_placed = |alloc: &&'a Allocation| {
+            let wanted = alloc.desired_transition;
+            facts.kind != JobType::Batch
+                || wanted.migrate_disable_placement != Some(true) && wanted.reschedule != Some(true)
+        };
+        let moved = sorted.moved.iter().copied().filter(is_placed).map(|alloc| new(alloc, None, false));
         let lost = sorted.lost.iter().map(|alloc| new(alloc, None, false));
         let failed = sorted.failed.iter().map(|alloc| new(alloc, Some(texts::RESCHEDULED), true));
         self.out.placements.extend(moved.chain(lost).chain(failed));

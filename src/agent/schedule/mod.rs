@@ -36,6 +36,7 @@ mod scenarios;
 mod simulation;
 
 pub use blocked::{Change, is_evaluated, unblocks};
+pub(super) use deploy::health_step;
 pub use deploy::{
     DeploymentInput, DeploymentStep, deployment_step, fail_deployment, pause_deployment, promote_deployment, set_health,
 };

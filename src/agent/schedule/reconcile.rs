@@ -15,7 +15,8 @@ use super::group::{self, Facts};
 use super::input::{Input, Plan};
 use super::place::{Placing, following};
 use super::sorted::Rollout;
-use super::{feasible, system, texts};
+use super::system::{self, Standing};
+use super::{feasible, texts};
 
 /// Decides about the job of an evaluation. Nothing is changed anywhere: applying the plan's allocations, deployments and
 /// evaluations is the whole of the decision, and `job plan` is the same call with the result thrown away.
@@ -109,12 +110,13 @@ impl<'a> Reconciling<'a> {
         let is_current =
             |alloc: &Allocation| alloc.job_version == newest.version && alloc.create_index >= newest.create_index;
         let specs = |version: u64| if version == newest.version { Some(job.clone()) } else { (input.version)(version) };
+        let is_elsewhere = feasible::elsewhere(input.node, job).is_some();
         let mut decisions: Vec<Decision<'a>> = Vec::new();
         for group in &job.groups {
             let allocs: Vec<&Allocation> = input.allocs.iter().filter(|a| a.task_group == group.name).collect();
             let placing = &self.placing;
             let change = |alloc: &Allocation| {
-                if alloc.create_index < newest.create_index {
+                if alloc.create_index < newest.create_index || is_elsewhere {
                     return GroupChange::Destructive;
                 }
                 match (input.change)(alloc.job_version, &group.name) {
@@ -142,9 +144,7 @@ impl<'a> Reconciling<'a> {
             let decision = match job.kind {
                 JobType::Service | JobType::Batch => group::decide(&facts),
                 JobType::System | JobType::Sysbatch => {
-                    // A system job is not queued for a node that takes nothing.
-                    let may_place = feasible::unavailable(input.node, job).is_none();
-                    system::decide(&facts, input.node, may_place)
+                    system::decide(&facts, input.node, Standing::of(input.node, job))
                 }
             };
             decision.stops.iter().for_each(|stop| self.placing.stop(stop));
@@ -182,8 +182,7 @@ impl<'a> Reconciling<'a> {
             desired.destructive_update += spare;
             desired.ignore -= spare;
             if let (Some(deployment), Some(mut part)) = (&mut deployment, part) {
-                let is_update = decision.placements.iter().any(|placement| placement.is_update);
-                if !is_queued(job.kind) && !is_update && self.placing.failed.contains_key(&group.name) {
+                if !is_queued(job.kind) && self.placing.failed.contains_key(&group.name) {
                     // The deployment of a system job does not wait for a node that cannot have it.
                     part.desired_total = part.placed_allocs.min(part.desired_total);
                 }
@@ -201,7 +200,9 @@ impl<'a> Reconciling<'a> {
             self.end(deployment, DeploymentStatus::Successful, texts::SUCCESSFUL);
             return;
         }
-        if matches!(rollout, Rollout::None | Rollout::Active) {
+        // One of a service says what it said when it began, was resumed or promoted.
+        let is_told = goes_on.is_some() && is_queued(job.kind);
+        if matches!(rollout, Rollout::None | Rollout::Active) && !is_told {
             running_text(&deployment).clone_into(&mut deployment.status_description);
         }
         if existing != Some(&deployment) {

@@ -5,8 +5,10 @@ use std::time::Duration;
 use crate::agent::model::{Allocation, Nanos, RescheduleEvent, RescheduleTracker};
 use crate::spec::{DelayFunction, Reschedule};
 
-/// Replacements that are remembered where there is no limit of them.
+/// Replacements that are remembered beside the newest one where there is no limit of them.
 const REMEMBERED: usize = 5;
+/// What is due this soon is not worth an evaluation of its own.
+const SOON: Duration = Duration::from_secs(1);
 
 /// What becomes of an allocation that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +27,7 @@ pub fn verdict(policy: Option<&Reschedule>, alloc: &Allocation, now: Nanos) -> V
     let failed = failed_at(alloc);
     let Some(policy) = policy.filter(|policy| !is_used_up(policy, alloc, failed)) else { return Verdict::Never };
     let due = failed.plus(delay(policy, alloc));
-    if due <= now { Verdict::Now } else { Verdict::Later(due) }
+    if due <= now.plus(SOON) { Verdict::Now } else { Verdict::Later(due) }
 }
 
 /// Whether the policy does not replace an allocation that fails at this moment.
@@ -73,10 +75,10 @@ pub fn tracker(policy: Option<&Reschedule>, previous: &Allocation, now: Nanos) -
     match policy {
         Some(policy) if !policy.unlimited => {
             let since = Nanos(now.0.saturating_sub(Nanos::long(policy.interval).0));
-            kept.retain(|event| event.reschedule_time > since);
+            kept.retain(|event| event.reschedule_time >= since);
         }
         _ => {
-            let superfluous = (kept.len() + 1).saturating_sub(REMEMBERED);
+            let superfluous = kept.len().saturating_sub(REMEMBERED);
             kept.drain(..superfluous);
         }
     }

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use crate::agent::model::{ClientStatus, DrainSpec, Eligibility, Nanos, RescheduleEvent, RescheduleTracker, Trigger};
+use crate::agent::model::{
+    ClientStatus, DeploymentStatus, DrainSpec, Eligibility, Nanos, RescheduleEvent, RescheduleTracker, Trigger,
+};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{DelayFunction, Job, JobType, Operator, Reschedule, Update};
 
 use super::blocked::Change;
-use super::deploy::{DeploymentInput, fail_deployment, pause_deployment, promote_deployment};
+use super::deploy::{DeploymentInput, fail_deployment, health_step, pause_deployment, promote_deployment, set_health};
 use super::drain::{drain_step, drain_strategy};
 use super::fixture::{SECOND, changed, constraint, group, job, of_kind};
-use super::reschedule::delay;
+use super::reschedule::{Verdict, delay, tracker, verdict};
 use super::simulation::{World, end};
 use crate::agent::model::DesiredUpdates;
 
@@ -252,6 +254,78 @@ fn deployments_are_paused_resumed_and_failed_by_somebody() {
 }
 
 #[test]
+fn a_deployment_that_is_resumed_says_that_it_runs() {
+    let mut world = World::new();
+    let base = with_update(job(2), |update| update.canary = 1);
+    world.register(&base);
+    world.settle();
+    world.register(&changed(&base, "1"));
+    world.settle();
+    for pause in [true, false] {
+        let (versions, deployment) = (versions(&world), world.deployments[1].clone());
+        let (allocs, now) = (&world.allocs, world.now);
+        let input = DeploymentInput { deployment: &deployment, versions: &versions, allocs, job: None, now };
+        let step = pause_deployment(&input, pause).expect("it goes on");
+        world.carry_out(step);
+        world.settle();
+    }
+    assert_eq!(world.deployment(), ("running".to_owned(), "Deployment is running".to_owned()));
+}
+
+#[test]
+fn who_says_that_an_allocation_is_unhealthy_fails_its_deployment() {
+    for (is_paused, reverts) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut world = World::new();
+        let base = with_update(job(1), |update| update.auto_revert = reverts);
+        world.register(&base);
+        world.settle();
+        world.is_manual = true;
+        world.register(&changed(&base, "1"));
+        world.settle();
+        let (versions, mut deployment) = (versions(&world), world.deployments[1].clone());
+        if is_paused {
+            deployment.status = DeploymentStatus::Paused;
+        }
+        let (allocs, now, named) = (&world.allocs, world.now, [world.live()[0].id.clone()]);
+        let input = DeploymentInput { deployment: &deployment, versions: &versions, allocs, job: None, now };
+        let said = set_health(&input, &[], &named).expect("it is one of its allocations");
+        let step = health_step(&DeploymentInput { allocs: &said, ..input }, &named);
+        let failed = step.deployment.expect("it has changed");
+        let back = if reverts { " - rolling back to job version 0" } else { "" };
+        assert_eq!(failed.status_description, format!("Failed due to unhealthy allocations{back}"));
+        assert_eq!((failed.status, failed.task_groups["g"].unhealthy_allocs), (DeploymentStatus::Failed, 1));
+        assert_eq!((step.evaluate, step.revert), (true, reverts.then_some(0)));
+        // What is healthy is said to the scheduler as well.
+        let input = DeploymentInput { deployment: &deployment, versions: &versions, allocs, job: None, now };
+        assert!(health_step(&input, &[]).evaluate);
+    }
+}
+
+#[test]
+fn of_several_groups_that_fail_one_that_goes_back_is_enough() {
+    for deadline in [Duration::ZERO, Duration::from_mins(10)] {
+        let mut base = job(1);
+        base.groups.push(group(JobType::Service, "h", 1));
+        for group in &mut base.groups {
+            group.scheduling.update.as_mut().expect("a service").progress_deadline = deadline;
+        }
+        base.groups[1].scheduling.update.as_mut().expect("a service").auto_revert = true;
+        let mut world = World::new();
+        world.register(&base);
+        world.settle();
+        world.broken.insert(1);
+        let mut bad = base.clone();
+        bad.groups.iter_mut().for_each(|group| _ = group.tasks[0].env.insert("X".to_owned(), "bad".to_owned()));
+        world.register(&bad);
+        world.settle();
+        world.now = world.now.plus(Duration::from_secs(700));
+        world.settle();
+        let told = &world.deployments[1].status_description;
+        assert!(told.ends_with(" - rolling back to job version 0"), "{told}");
+    }
+}
+
+#[test]
 fn what_failed_of_the_old_version_is_replaced_while_the_deployment_is_paused() {
     let mut world = World::new();
     let mut base = job(2);
@@ -304,6 +378,22 @@ fn what_failed_is_replaced_later_by_an_evaluation_of_its_own() {
     assert_eq!(world.shown(), ["web.g[0] v1"]);
 }
 
+#[test]
+fn who_forces_a_reschedule_does_not_go_before_the_deployment() {
+    let mut world = World::new();
+    world.is_manual = true;
+    world.register(&job(1));
+    world.run_client();
+    let now = world.now;
+    end(&mut world.allocs[0], ClientStatus::Failed, now);
+    world.allocs[0].desired_transition.force_reschedule = Some(true);
+    world.evaluate(Trigger::JobRegister);
+    assert_eq!(world.allocs.len(), 1);
+    world.allocs[0].desired_transition.reschedule = Some(true);
+    world.evaluate(Trigger::JobRegister);
+    assert_eq!((world.allocs.len(), &world.allocs[0].next_allocation), (2, &world.allocs[1].id));
+}
+
 fn new_status(world: &World) -> ClientStatus {
     world.allocs.last().expect("there is one").client_status
 }
@@ -340,7 +430,31 @@ fn delays_grow_as_the_policy_says() {
     }
     world.settle();
     let tracker = world.allocs.last().unwrap().reschedule_tracker.clone().unwrap();
-    assert_eq!(tracker.events.len(), 5, "the last five are remembered");
+    assert_eq!(tracker.events.len(), 6, "the last five are remembered, and the newest one");
+}
+
+#[test]
+fn what_is_due_within_a_second_is_replaced_now_and_remembers_what_is_an_interval_old() {
+    let mut world = World::new();
+    world.register(&job(1));
+    let (mut alloc, failed) = (world.allocs.remove(0), world.now);
+    let policy = Reschedule {
+        attempts: 2,
+        interval: Duration::from_mins(1),
+        delay: Duration::from_secs(10),
+        delay_function: DelayFunction::Constant,
+        unlimited: false,
+        ..Reschedule::of(JobType::Service).expect("it has one")
+    };
+    end(&mut alloc, ClientStatus::Failed, failed);
+    let said = |seconds| verdict(Some(&policy), &alloc, failed.plus(Duration::from_secs(seconds)));
+    assert_eq!((said(8), said(9)), (Verdict::Later(failed.plus(Duration::from_secs(10))), Verdict::Now));
+    let mut next = alloc.clone();
+    next.reschedule_tracker = Some(tracker(Some(&policy), &alloc, failed));
+    for (seconds, expected) in [(60, 2), (61, 1)] {
+        let kept = tracker(Some(&policy), &next, failed.plus(Duration::from_secs(seconds)));
+        assert_eq!(kept.events.len(), expected, "{seconds}");
+    }
 }
 
 #[test]
@@ -377,6 +491,22 @@ fn batch_and_sysbatch_jobs_that_are_done_are_not_run_again() {
         let plan = world.evaluate(Trigger::JobRegister);
         assert_eq!(plan.desired["g"], DesiredUpdates { ignore: 1, ..DesiredUpdates::default() });
         assert_eq!(world.allocs.len(), 1);
+    }
+}
+
+#[test]
+fn a_node_that_becomes_eligible_gets_system_jobs_and_sysbatch_jobs_only_when_they_are_registered() {
+    for (kind, expected) in [(JobType::System, 1), (JobType::Sysbatch, 0)] {
+        let mut world = World::new();
+        world.node.scheduling_eligibility = Eligibility::Ineligible;
+        world.register(&of_kind(kind, 1));
+        assert!(world.allocs.is_empty());
+        world.node.scheduling_eligibility = Eligibility::Eligible;
+        world.wake(Change::NodeEligible);
+        world.wake(Change::NodeChanged);
+        assert_eq!(world.allocs.len(), expected, "{kind:?}");
+        world.evaluate(Trigger::JobRegister);
+        assert_eq!(world.allocs.len(), 1, "{kind:?}");
     }
 }
 
@@ -425,10 +555,14 @@ fn a_drain_takes_services_at_once_batch_jobs_at_the_deadline_and_system_jobs_las
     assert_eq!((step.migrate, step.next), (ids(&[0, 1]), None));
     let step = drain_step(&strategy, kinds(JobType::Batch, JobType::System), now);
     assert_eq!(step.migrate, ids(&[]));
-    let step = drain_step(&strategy, kinds(JobType::System, JobType::Sysbatch), now);
+    let step = drain_step(&strategy, kinds(JobType::System, JobType::System), now);
     assert_eq!(step.migrate, ids(&[0, 1]));
+    let step = drain_step(&strategy, kinds(JobType::System, JobType::Sysbatch), now);
+    assert_eq!(step.migrate, ids(&[]), "a sysbatch job may run to its end");
+    assert_eq!(drain_step(&strategy, kinds(JobType::System, JobType::Sysbatch), later).migrate, ids(&[0, 1]));
     let ignoring = drain_strategy(spec(minute, true), now);
-    assert!(drain_step(&ignoring, kinds(JobType::System, JobType::Sysbatch), now).is_done);
+    assert!(drain_step(&ignoring, kinds(JobType::System, JobType::System), now).is_done);
+    assert!(!drain_step(&ignoring, kinds(JobType::System, JobType::Sysbatch), now).is_done);
     let forced = drain_strategy(spec(Nanos(-1), false), now);
     assert_eq!(drain_step(&forced, kinds(JobType::Batch, JobType::System), now).migrate, ids(&[0, 1]));
     let endless = drain_strategy(spec(Nanos(0), false), now);
@@ -446,6 +580,46 @@ fn a_drain_takes_services_at_once_batch_jobs_at_the_deadline_and_system_jobs_las
     world.node.scheduling_eligibility = Eligibility::Eligible;
     world.wake(Change::NodeEligible);
     assert_eq!(world.shown(), ["web.g[0] v0", "web.g[1] v0"]);
+}
+
+#[test]
+fn what_a_drain_ends_of_a_batch_job_is_not_begun_again() {
+    let mut world = World::new();
+    world.register(&of_kind(JobType::Batch, 1));
+    world.settle();
+    world.node.drain_strategy = Some(drain_strategy(DrainSpec::default(), world.now));
+    world.node.scheduling_eligibility = Eligibility::Ineligible;
+    let transition = &mut world.allocs[0].desired_transition;
+    (transition.migrate, transition.migrate_disable_placement) = (Some(true), Some(true));
+    let plan = world.evaluate(Trigger::NodeDrain);
+    assert_eq!(plan.desired["g"], DesiredUpdates { migrate: 1, ..DesiredUpdates::default() });
+    assert!(plan.eval.failed.is_empty() && plan.eval.blocked_eval.is_empty());
+    world.settle();
+    world.node.drain_strategy = None;
+    world.node.scheduling_eligibility = Eligibility::Eligible;
+    world.wake(Change::NodeEligible);
+    assert_eq!((world.live().len(), world.allocs.len()), (0, 1));
+}
+
+#[test]
+fn what_somebody_stops_of_a_batch_job_is_begun_again_as_its_policy_says() {
+    for (attempts, expected) in [(0, 1), (1, 2)] {
+        let mut world = World::new();
+        let mut base = of_kind(JobType::Batch, 1);
+        base.groups[0].scheduling.reschedule.as_mut().expect("a batch job").attempts = attempts;
+        world.register(&base);
+        world.settle();
+        let transition = &mut world.allocs[0].desired_transition;
+        (transition.migrate, transition.reschedule) = (Some(true), Some(true));
+        let plan = world.evaluate(Trigger::AllocStop);
+        let reschedule_later = u64::from(attempts);
+        assert_eq!(plan.desired["g"], DesiredUpdates { migrate: 1, reschedule_later, ..DesiredUpdates::default() });
+        world.settle();
+        assert!(world.live().is_empty());
+        world.now = world.now.plus(Duration::from_secs(5));
+        world.settle();
+        assert_eq!((world.allocs.len(), world.live().len()), (expected, expected - 1));
+    }
 }
 
 #[test]
@@ -496,6 +670,72 @@ fn a_sysbatch_job_has_its_count_on_the_node_and_each_is_done_once() {
     world.settle();
     assert_eq!(world.shown(), ["web.g[0] v1"]);
     world.check_idempotent();
+}
+
+#[test]
+fn a_system_job_is_as_its_newest_version_says_or_is_not_there() {
+    let base = of_kind(JobType::System, 1);
+    let running = || {
+        let mut world = World::new();
+        world.register(&base);
+        world.settle();
+        world
+    };
+    let mut world = running();
+    let mut large = base.clone();
+    large.groups[0].tasks[0].resources.memory_mib = 100_000;
+    let plan = world.register(&large);
+    assert!(world.live().is_empty() && !plan.eval.blocked_eval.is_empty());
+    assert_eq!(descriptions(&world), ["alloc is being updated due to job update"]);
+    assert_eq!(world.deployment().0, "successful");
+    world.check_idempotent();
+
+    let mut world = running();
+    world.node.scheduling_eligibility = Eligibility::Ineligible;
+    let plan = world.evaluate(Trigger::JobRegister);
+    assert_eq!(plan.desired["g"], DesiredUpdates { ignore: 1, ..DesiredUpdates::default() });
+    let plan = world.register(&changed(&base, "1"));
+    assert_eq!(plan.desired["g"], DesiredUpdates { stop: 1, ..DesiredUpdates::default() });
+    assert_eq!(descriptions(&world), ["alloc not needed due to job update"]);
+    world.settle();
+    world.node.scheduling_eligibility = Eligibility::Eligible;
+    world.wake(Change::NodeEligible);
+    assert_eq!(world.shown(), ["web.g[0] v1"]);
+
+    // A drain that leaves it where it is.
+    let mut world = running();
+    let spec = DrainSpec { deadline: Nanos(0), ignore_system_jobs: true };
+    world.node.drain_strategy = Some(drain_strategy(spec, world.now));
+    world.node.scheduling_eligibility = Eligibility::Ineligible;
+    let plan = world.register(&changed(&base, "1"));
+    assert_eq!(plan.desired["g"], DesiredUpdates { ignore: 1, ..DesiredUpdates::default() });
+    assert_eq!(world.shown(), ["web.g[0] v0"]);
+}
+
+#[test]
+fn what_the_newest_version_wants_elsewhere_does_not_go_on_here() {
+    let moves: [fn(&mut Job); 2] =
+        [|job| job.scheduling.datacenters = vec!["dc2".to_owned()], |job| job.scheduling.node_pool = "gpu".to_owned()];
+    for elsewhere in moves {
+        for kind in [JobType::Service, JobType::System] {
+            let mut world = World::new();
+            let mut job = of_kind(kind, 1);
+            world.register(&job);
+            world.settle();
+            elsewhere(&mut job);
+            let plan = world.register(&job);
+            if kind == JobType::System {
+                assert_eq!(plan.desired["g"], DesiredUpdates { stop: 1, ..DesiredUpdates::default() });
+                assert!(world.live().is_empty());
+                continue;
+            }
+            // As one that has to be placed anew, and has no place.
+            let expected = DesiredUpdates { destructive_update: 1, ..DesiredUpdates::default() };
+            assert_eq!(plan.desired["g"], expected);
+            assert!(!plan.eval.blocked_eval.is_empty() && plan.eval.failed["g"].nodes_evaluated == 0);
+            assert_eq!(world.shown(), ["web.g[0] v0"]);
+        }
+    }
 }
 
 #[test]

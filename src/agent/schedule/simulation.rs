@@ -223,6 +223,16 @@ impl World {
             // Moved away from a node that takes nothing.
             assert!(new + waits <= wanted, "{new} {waits} {wanted}");
         } else {
+            // Counted as moved, and only stopped.
+            let is_ended = |alloc: &&Allocation| {
+                let asked = alloc.desired_transition;
+                (asked.migrate_disable_placement == Some(true) || asked.reschedule == Some(true))
+                    && alloc.desired_status != DesiredStatus::Run
+                    && old(&alloc.id).is_some_and(|old| old.desired_status == DesiredStatus::Run)
+            };
+            if self.kind() == JobType::Batch {
+                wanted -= plan.allocs.iter().filter(is_ended).count() as u64;
+            }
             assert_eq!(new + waits, wanted, "{:?} {:?}", plan.desired, plan.eval.queued_allocations);
         }
         let is_in_place = |alloc: &&Allocation| {

@@ -41,7 +41,7 @@ pub(super) struct Sorted<'a> {
     pub(super) lost: Vec<&'a Allocation>,
     /// So many are of runs that are over.
     pub(super) past: u64,
-    /// Some of `kept`: failed, and are replaced later.
+    /// Some of `kept` that failed, and of `moved` that are only stopped now: they are replaced later.
     pub(super) later: Vec<(&'a Allocation, Nanos)>,
 }
 
@@ -62,8 +62,11 @@ impl<'a> Sorted<'a> {
             return;
         }
         let is_replaced = !alloc.next_allocation.is_empty();
+        // Somebody stopped it so that it is begun again.
+        let begins_anew = is_batch && alloc.desired_transition.reschedule == Some(true);
         if alloc.desired_status != DesiredStatus::Run {
-            if is_batch && alloc.client_status == ClientStatus::Complete && !is_replaced && has_succeeded(alloc) {
+            let is_done = alloc.client_status == ClientStatus::Complete && !is_replaced && has_succeeded(alloc);
+            if is_batch && is_done && !begins_anew {
                 self.kept.push(alloc);
             }
             return;
@@ -71,8 +74,16 @@ impl<'a> Sorted<'a> {
         match alloc.client_status {
             ClientStatus::Pending | ClientStatus::Running | ClientStatus::Unknown => {
                 // `reschedule` is about one that fails: what runs unhealthily is left running, as in Nomad.
-                let is_moved = alloc.desired_transition.migrate == Some(true);
-                if is_moved { self.moved.push(alloc) } else { self.kept.push(alloc) }
+                if alloc.desired_transition.migrate != Some(true) {
+                    self.kept.push(alloc);
+                    return;
+                }
+                self.moved.push(alloc);
+                match verdict(rules.policy, alloc, rules.now) {
+                    Verdict::Now if begins_anew => self.later.push((alloc, rules.now)),
+                    Verdict::Later(due) if begins_anew => self.later.push((alloc, due)),
+                    _ => {}
+                }
             }
             ClientStatus::Lost if !is_replaced => self.lost.push(alloc),
             ClientStatus::Complete if is_batch => self.kept.push(alloc),
@@ -91,7 +102,7 @@ impl<'a> Sorted<'a> {
             Rollout::Failed => is_of_deployment,
             Rollout::None => false,
         };
-        if waits && !is_forced {
+        if waits {
             self.kept.push(alloc);
             return;
         }

@@ -2,16 +2,46 @@
 
 use crate::agent::model::{Allocation, ClientStatus, DeploymentGroup, DesiredStatus, Nanos, Node, Trigger};
 use crate::jobspec::GroupChange;
-use crate::spec::JobType;
 use crate::spec::Order as _;
+use crate::spec::{Job, JobType};
 
 use super::decision::{Decision, Placement, Stop};
+use super::feasible;
 use super::group::Facts;
 use super::sorted::Rollout;
 use super::texts;
 
-pub(super) fn decide<'a>(facts: &Facts<'a, '_>, node: &Node, may_place: bool) -> Decision<'a> {
+/// What the node is to a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It takes allocations.
+    Open,
+    /// It is being drained: the drain says what goes, and until then nothing changes.
+    Drained,
+    /// It takes nothing new: what runs goes on as long as the job stays as it is.
+    Closed,
+    /// It is none of those that the job asks for.
+    Elsewhere,
+}
+
+impl Standing {
+    pub(super) fn of(node: &Node, job: &Job) -> Standing {
+        if node.drain_strategy.is_some() {
+            Standing::Drained
+        } else if feasible::elsewhere(node, job).is_some() {
+            Standing::Elsewhere
+        } else if feasible::closed(node).is_some() {
+            Standing::Closed
+        } else {
+            Standing::Open
+        }
+    }
+}
+
+pub(super) fn decide<'a>(facts: &Facts<'a, '_>, node: &Node, standing: Standing) -> Decision<'a> {
     let mut out = Decision::default();
+    // A system job is not queued for a node that takes nothing.
+    let may_place = standing == Standing::Open;
     let (mut live, ended): (Vec<&Allocation>, Vec<&Allocation>) =
         facts.allocs.iter().copied().partition(|alloc| !alloc.is_terminal());
     live.order_by_key(|alloc| (!(facts.is_current)(alloc), std::cmp::Reverse(alloc.create_index)));
@@ -30,11 +60,18 @@ pub(super) fn decide<'a>(facts: &Facts<'a, '_>, node: &Node, may_place: bool) ->
                     out.placements.push(new(facts, index, Some(alloc)));
                 }
             }
+            Some(_) if standing == Standing::Drained => out.desired.ignore += 1,
+            Some(alloc)
+                if standing == Standing::Elsewhere || standing == Standing::Closed && !(facts.is_current)(alloc) =>
+            {
+                out.stops.push(Stop { alloc, why: texts::NOT_NEEDED });
+                out.desired.stop += 1;
+            }
             Some(alloc) => update(facts, alloc, part.as_mut(), &mut out),
             None => match last(&ended, index) {
                 Some(alloc) if is_done(facts, alloc) => out.desired.ignore += 1,
                 // What was done for another version is updated as if it ran.
-                Some(alloc) if facts.kind == JobType::Sysbatch && !(facts.is_current)(alloc) => {
+                Some(alloc) if may_place && facts.kind == JobType::Sysbatch && !(facts.is_current)(alloc) => {
                     update(facts, alloc, None, &mut out);
                 }
                 previous if may_place => {
@@ -123,12 +160,9 @@ fn update<'a>(
             out.desired.destructive_update += 1;
             // Nomad counts those of system jobs twice.
             out.desired.place += u64::from(facts.kind == JobType::System);
-            out.placements.push(Placement {
-                replaces: Some(texts::UPDATED),
-                is_canary,
-                is_update: true,
-                ..new(facts, alloc.index(), Some(alloc))
-            });
+            // The old one goes also where the new one has no place: a system job is as its newest version says, or is not there.
+            out.stops.push(Stop { alloc, why: texts::UPDATED });
+            out.placements.push(Placement { is_canary, is_update: true, ..new(facts, alloc.index(), Some(alloc)) });
         }
     }
 }

@@ -4,8 +4,9 @@ use serde_json::{Map, Value};
 
 use crate::agent::model::JobVersion;
 
-/// What stands beside a specification and changes by itself: not part of what somebody wants.
-const VOLATILE: [&str; 17] = [
+/// What stands beside a specification: not part of what somebody wants, or compared apart.
+const VOLATILE: [&str; 18] = [
+    "Stop",
     "Status",
     "StatusDescription",
     "Stable",

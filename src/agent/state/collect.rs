@@ -3,11 +3,14 @@
 use std::future::Future;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::State;
 use super::change::Change;
 use super::error::StateError;
 use super::view::View;
 use crate::agent::model::{Allocation, ClientStatus, DesiredStatus, Evaluation, JobKey, JobStatus, JobVersion, Nanos};
+use crate::spec::JobType;
 use crate::spec::collections::BTreeSet;
 
 /// An evaluation with its allocations, and a deployment.
@@ -26,7 +29,7 @@ pub enum Garbage {
     Job(JobKey),
     /// With the allocations that it placed.
     Eval(String),
-    /// An allocation whose evaluation was forgotten before.
+    /// An allocation whose evaluation placed others that are still there, or was forgotten before.
     Alloc(String),
     /// A deployment.
     Deployment(String),
@@ -114,18 +117,19 @@ fn find(view: &View, age: Age) -> Result<Vec<Garbage>, StateError> {
             garbage.push(Garbage::Deployment(deployment.id));
         }
     }
+    let mut decided = BTreeSet::new();
     for eval in view.evals("") {
         let eval = eval?;
         let owner = JobKey { namespace: eval.namespace.clone(), id: eval.job_id.clone() };
         if !gone.contains(&owner) && is_decided(view, &eval, age)? {
+            decided.insert(eval.id.clone());
             garbage.push(Garbage::Eval(eval.id));
         }
     }
     for alloc in view.allocs("") {
         let alloc = alloc?;
         let owner = JobKey { namespace: alloc.namespace.clone(), id: alloc.job_id.clone() };
-        let orphan = !gone.contains(&owner) && view.eval(&alloc.eval_id)?.is_none();
-        if orphan && is_ended(view.job(&owner)?.as_ref(), &alloc, EVALS, age) {
+        if !gone.contains(&owner) && !decided.contains(&alloc.eval_id) && is_left(view, &alloc, age)? {
             garbage.push(Garbage::Alloc(alloc.id));
         }
     }
@@ -139,13 +143,7 @@ fn forget(change: &mut Change<'_>, garbage: Vec<Garbage>, age: Age) -> Result<Ve
         let is_over = match &one {
             Garbage::Job(key) => change.job(key)?.map_or(Ok(false), |job| is_over(change, &job, age))?,
             Garbage::Eval(id) => change.eval(id)?.map_or(Ok(false), |eval| is_decided(change, &eval, age))?,
-            Garbage::Alloc(id) => match change.alloc(id)? {
-                Some(alloc) => {
-                    let owner = JobKey { namespace: alloc.namespace.clone(), id: alloc.job_id.clone() };
-                    is_ended(change.job(&owner)?.as_ref(), &alloc, EVALS, age)
-                }
-                None => false,
-            },
+            Garbage::Alloc(id) => change.alloc(id)?.map_or(Ok(false), |alloc| is_left(change, &alloc, age))?,
             Garbage::Deployment(id) => change.deployment(id)?.is_some() && !is_deployment_used(change, id)?,
             Garbage::Token(accessor) => change.token(accessor)?.is_some_and(|token| token.is_expired(age.now)),
         };
@@ -195,32 +193,91 @@ fn is_over(view: &View, job: &JobVersion, age: Age) -> Result<bool, StateError> 
     Ok(allocs.iter().all(|alloc| alloc.client_status.is_terminal() && age.over(alloc.modify_time, JOBS)))
 }
 
+/// How long an evaluation and what it placed are kept.
+fn threshold(eval: &Evaluation) -> Duration {
+    if matches!(eval.kind, JobType::Batch | JobType::Sysbatch) { BATCH_EVALS } else { EVALS }
+}
+
+fn is_old(eval: &Evaluation, age: Age) -> bool {
+    eval.status.is_terminal() && age.over(eval.modify_time, threshold(eval))
+}
+
 /// Whether an evaluation and everything that it placed have ended.
 fn is_decided(view: &View, eval: &Evaluation, age: Age) -> Result<bool, StateError> {
-    let batch = matches!(eval.kind, crate::spec::JobType::Batch | crate::spec::JobType::Sysbatch);
-    let threshold = if batch { BATCH_EVALS } else { EVALS };
-    if !eval.status.is_terminal() || !age.over(eval.modify_time, threshold) {
+    if !is_old(eval, age) {
         return Ok(false);
     }
     let owner = JobKey { namespace: eval.namespace.clone(), id: eval.job_id.clone() };
     let job = view.job(&owner)?;
-    // The records of a batch job show that it need not be run again.
-    if batch && job.as_ref().is_some_and(|job| !job.stop) {
-        return Ok(false);
-    }
-    Ok(view.allocs_of_eval(&eval.id)?.iter().all(|alloc| is_ended(job.as_ref(), alloc, threshold, age)))
+    Ok(view.allocs_of_eval(&eval.id)?.iter().all(|alloc| is_ended(job.as_ref(), alloc, threshold(eval), age)))
 }
 
-/// Whether an allocation is not needed any more. A failed one is kept until it was replaced, because its history says when that
-/// is due.
+/// Whether an allocation is not needed any more, whatever else its evaluation placed.
+fn is_left(view: &View, alloc: &Allocation, age: Age) -> Result<bool, StateError> {
+    if !alloc.client_status.is_terminal() {
+        return Ok(false);
+    }
+    let eval = view.eval(&alloc.eval_id)?;
+    if eval.as_ref().is_some_and(|eval| !is_old(eval, age)) {
+        return Ok(false);
+    }
+    let owner = JobKey { namespace: alloc.namespace.clone(), id: alloc.job_id.clone() };
+    Ok(is_ended(view.job(&owner)?.as_ref(), alloc, eval.as_ref().map_or(EVALS, threshold), age))
+}
+
+/// Whether an allocation is not needed any more. What a batch job did in its newest version shows that it need not be run again. One
+/// that failed is kept while its policy may ask for its history.
 fn is_ended(job: Option<&JobVersion>, alloc: &Allocation, threshold: Duration, age: Age) -> bool {
     if !alloc.client_status.is_terminal() || !age.over(alloc.modify_time, threshold) {
         return false;
     }
-    let lives = job.is_some_and(|job| !job.stop && job.create_index == alloc.job_create_index);
-    let failed = alloc.client_status != ClientStatus::Complete;
-    let waits = failed && alloc.desired_status == DesiredStatus::Run && alloc.next_allocation.is_empty();
-    !(lives && (waits || job.is_some_and(is_batch)))
+    let Some(job) = job.filter(|job| job.create_index == alloc.job_create_index) else { return true };
+    let is_dead = job.status == JobStatus::Dead;
+    if is_batch(job) {
+        return job.stop && is_dead || alloc.job_version < job.version;
+    }
+    let is_wanted = alloc.client_status == ClientStatus::Failed && alloc.desired_status == DesiredStatus::Run;
+    if job.stop || is_dead || !is_wanted || !alloc.next_allocation.is_empty() {
+        return true;
+    }
+    let Some(policy) = policy(job, &alloc.task_group) else { return true };
+    let number = |key: &str| policy.get(key).and_then(Value::as_i64).unwrap_or(0);
+    if policy.get("Unlimited").is_some_and(|unlimited| *unlimited == true) {
+        return false;
+    }
+    let last = alloc.reschedule_tracker.as_ref().and_then(|tracker| tracker.events.last());
+    let is_over = |last: Nanos| last.plus(Nanos(number("Interval")).duration()) < age.now;
+    number("Attempts") == 0 || last.is_some_and(|last| is_over(last.reschedule_time))
+}
+
+impl View {
+    /// Whether somebody may delete an evaluation: what it placed does not run, and is not needed to be replaced.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub(crate) fn may_delete(&self, eval: &Evaluation) -> Result<bool, StateError> {
+        let owner = JobKey { namespace: eval.namespace.clone(), id: eval.job_id.clone() };
+        let job = self.job(&owner)?.filter(|job| !job.stop && job.status != JobStatus::Dead);
+        let Some(job) = job else { return Ok(true) };
+        let is_needed = |alloc: &Allocation| match alloc.client_status {
+            ClientStatus::Running | ClientStatus::Unknown => true,
+            ClientStatus::Failed => policy(&job, &alloc.task_group).is_some_and(|policy| {
+                let is_unlimited = policy["Unlimited"] == true;
+                let is_known = alloc.reschedule_tracker.as_ref().is_some_and(|tracker| !tracker.events.is_empty());
+                let is_limited = policy["Attempts"].as_i64().is_some_and(|attempts| attempts > 0);
+                is_unlimited || is_limited && (alloc.next_allocation.is_empty() || !is_known)
+            }),
+            _ => false,
+        };
+        Ok(!self.allocs_of_eval(&eval.id)?.iter().any(is_needed))
+    }
+}
+
+/// How a group's failed allocations are replaced, if they are.
+fn policy<'a>(job: &'a JobVersion, group: &str) -> Option<&'a Value> {
+    let groups = job.spec.get("TaskGroups")?.as_array()?;
+    let group = groups.iter().find(|known| known.get("Name").is_some_and(|name| name == group))?;
+    group.get("ReschedulePolicy").filter(|policy| !policy.is_null())
 }
 
 fn is_deployment_used(view: &View, id: &str) -> Result<bool, StateError> {

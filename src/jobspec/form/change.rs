@@ -77,6 +77,7 @@ pub fn group_change(old: &Object, new: &Object, group: &str) -> GroupChange {
     let same = same(&OF_GROUP, was, is)
         && networks(was.get("Networks")) == networks(is.get("Networks"))
         && mesh(was) == mesh(is)
+        && renders(was) == renders(is)
         && same_tasks(old, new, was, is);
     if same { GroupChange::InPlace } else { GroupChange::Destructive }
 }
@@ -98,6 +99,12 @@ fn same_task(was: &Object, is: &Object) -> bool {
         && same(&OF_RESOURCES, &resources, &others)
         && networks(resources.get("Networks")) == networks(others.get("Networks"))
         && same(&["Disabled"], &part(was, "LogConfig"), &part(is, "LogConfig"))
+        && renders(was) == renders(is)
+}
+
+/// Whether the restart policy of a group or a task renders templates anew; it is the only member of it that is not taken over.
+fn renders(owner: &Object) -> bool {
+    owner.get("RestartPolicy").is_some_and(|policy| policy["RenderTemplates"] == true)
 }
 
 /// The metadata that a task sees.

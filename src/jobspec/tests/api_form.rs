@@ -223,6 +223,22 @@ fn j2_a_change_is_in_place_or_destructive_as_with_nomad() {
     assert_eq!(seen.len(), 3, "{seen:?}");
 }
 
+/// J2: of a restart policy, only whether templates are rendered anew is not taken over.
+#[test]
+fn j2_a_task_that_renders_its_templates_anew_is_another_one() {
+    let job = |of: &str, value: Json| {
+        let mut job = json!({ "ID": "j", "TaskGroups": [{ "Name": "g", "Tasks": [{ "Name": "t" }] }] });
+        job.pointer_mut(of).unwrap()["RestartPolicy"] = value;
+        canonicalize(&job, 1).unwrap()
+    };
+    for of in ["/TaskGroups/0", "/TaskGroups/0/Tasks/0"] {
+        let old = job(of, json!({ "Attempts": 1 }));
+        let found = |value: Json| format!("{:?}", group_change(&old, &job(of, value), "g"));
+        assert_eq!(found(json!({ "Attempts": 2, "RenderTemplates": false })), "InPlace", "{of}");
+        assert_eq!(found(json!({ "Attempts": 1, "RenderTemplates": true })), "Destructive", "{of}");
+    }
+}
+
 /// J2: a job that is new, gone or the same.
 #[test]
 fn j2_a_whole_job_is_added_and_deleted() {

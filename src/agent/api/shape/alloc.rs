@@ -20,8 +20,8 @@ pub(in super::super) fn allocation(alloc: &Allocation, version: Option<&JobVersi
             lay(shown, times);
         }
     }
-    let networks = networks(alloc, version);
-    let shared = resources(&AllocatedTask::default(), alloc.allocated_resources.shared.disk_mb, &networks);
+    let networks = Networks::of(alloc, version);
+    let shared = resources(&AllocatedTask::default(), alloc.allocated_resources.shared.disk_mb, &networks.group);
     let tasks = &alloc.allocated_resources.tasks;
     let total = AllocatedTask {
         cpu_shares: tasks.values().map(|task| task.cpu_shares).sum(),
@@ -31,12 +31,12 @@ pub(in super::super) fn allocation(alloc: &Allocation, version: Option<&JobVersi
         lifecycle: None,
     };
     let task_resources: Map<String, Value> =
-        tasks.iter().map(|(name, task)| (name.clone(), resources(task, 0, &Value::Null))).collect();
+        tasks.iter().map(|(name, task)| (name.clone(), resources(task, 0, networks.of_task(name)))).collect();
     let over = json!({
         "Job": version.map_or_else(|| stand_in(alloc), |version| super::job(version).into()),
         "AllocModifyIndex": alloc.alloc_modify_index,
         "AllocatedResources": allocated(alloc, version, &networks),
-        "Resources": resources(&total, alloc.allocated_resources.shared.disk_mb, &networks),
+        "Resources": resources(&total, alloc.allocated_resources.shared.disk_mb, &networks.group),
         "SharedResources": shared,
         "TaskResources": task_resources,
         "Metrics": metric(&alloc.metrics, &alloc.node_id),
@@ -85,7 +85,7 @@ pub(in super::super) fn stub(alloc: &Allocation, version: Option<&JobVersion>, r
     });
     lay(&mut stub, over);
     if resources {
-        stub.insert("AllocatedResources".to_owned(), allocated(alloc, version, &networks(alloc, version)));
+        stub.insert("AllocatedResources".to_owned(), allocated(alloc, version, &Networks::of(alloc, version)));
     }
     if !states {
         stub.insert("TaskStates".to_owned(), Value::Null);
@@ -113,7 +113,7 @@ fn common(alloc: &Allocation) -> Map<String, Value> {
             "Reschedule": wanted.reschedule,
             "ForceReschedule": wanted.force_reschedule,
             "NoShutdownDelay": wanted.no_shutdown_delay,
-            "MigrateDisablePlacement": null,
+            "MigrateDisablePlacement": wanted.migrate_disable_placement,
         },
         "ClientStatus": alloc.client_status,
         "ClientDescription": alloc.client_description,
@@ -190,7 +190,7 @@ fn event(event: &TaskEvent) -> Value {
 }
 
 /// The allocated resources in Nomad's nesting.
-fn allocated(alloc: &Allocation, version: Option<&JobVersion>, networks: &Value) -> Value {
+fn allocated(alloc: &Allocation, version: Option<&JobVersion>, networks: &Networks) -> Value {
     let has = &alloc.allocated_resources;
     let tasks: BTreeMap<&str, Value> = has
         .tasks
@@ -199,7 +199,7 @@ fn allocated(alloc: &Allocation, version: Option<&JobVersion>, networks: &Value)
             let value = json!({
                 "Cpu": {"CpuShares": task.cpu_shares, "ReservedCores": null_if_empty(task.reserved_cores.clone().into())},
                 "Memory": {"MemoryMB": task.memory_mb, "MemoryMaxMB": task.memory_max_mb},
-                "Networks": null,
+                "Networks": networks.of_task(name),
                 "Devices": null,
             });
             (name.as_str(), value)
@@ -214,11 +214,11 @@ fn allocated(alloc: &Allocation, version: Option<&JobVersion>, networks: &Value)
             Some((task.get("Name")?.as_str()?.to_owned(), task.get("Lifecycle").cloned().unwrap_or_default()))
         })
         .collect();
-    let ports: Vec<Value> = has.shared.ports.iter().map(port).collect();
+    let ports: Vec<Value> = has.shared.ports.iter().take(networks.ports).map(port).collect();
     json!({
         "Tasks": tasks,
         "TaskLifecycles": lifecycles,
-        "Shared": {"DiskMB": has.shared.disk_mb, "Networks": networks, "Ports": null_if_empty(ports.into())},
+        "Shared": {"DiskMB": has.shared.disk_mb, "Networks": networks.group, "Ports": null_if_empty(ports.into())},
     })
 }
 
@@ -236,28 +236,55 @@ fn group<'a>(version: &'a JobVersion, name: &str) -> Option<&'a Value> {
     groups.iter().find(|group| group.get("Name").and_then(Value::as_str) == Some(name))
 }
 
-/// The group's networks with the ports that the allocation got.
-fn networks(alloc: &Allocation, version: Option<&JobVersion>) -> Value {
-    let ports = &alloc.allocated_resources.shared.ports;
-    let group = version.and_then(|version| group(version, &alloc.task_group));
-    let Some(networks) = group.and_then(|group| group.get("Networks")?.as_array()) else { return Value::Null };
-    let with_ports = |network: &Value| {
-        let mut network = network.clone();
+/// The networks of an allocation with the ports that it got.
+struct Networks {
+    /// Of the group.
+    group: Value,
+    /// Of its tasks, by their names, where they have some of their own.
+    tasks: BTreeMap<String, Value>,
+    /// How many of the ports are the group's: they stand before those of its tasks.
+    ports: usize,
+}
+
+impl Networks {
+    fn of(alloc: &Allocation, version: Option<&JobVersion>) -> Networks {
+        let mut left: Vec<&AllocatedPort> = alloc.allocated_resources.shared.ports.iter().collect();
+        let mut all = Networks { group: Value::Null, tasks: BTreeMap::new(), ports: left.len() };
+        let Some(group) = version.and_then(|version| group(version, &alloc.task_group)) else { return all };
+        all.group = with_ports(&group["Networks"], &mut left);
+        for task in group["Tasks"].as_array().into_iter().flatten() {
+            let before = left.len();
+            let own = with_ports(&task["Resources"]["Networks"], &mut left);
+            all.ports -= before - left.len();
+            all.tasks.insert(task["Name"].as_str().unwrap_or_default().to_owned(), own);
+        }
+        all
+    }
+
+    fn of_task(&self, name: &str) -> &Value {
+        self.tasks.get(name).unwrap_or(&Value::Null)
+    }
+}
+
+/// Networks of a specification with the ports that they got, which are `left` for nobody else.
+fn with_ports(networks: &Value, left: &mut Vec<&AllocatedPort>) -> Value {
+    let mut networks = networks.as_array().cloned().unwrap_or_default();
+    for network in &mut networks {
+        let mut address = None;
         for kind in ["DynamicPorts", "ReservedPorts"] {
             for wanted in network.get_mut(kind).and_then(Value::as_array_mut).into_iter().flatten() {
-                let label = wanted.get("Label").and_then(Value::as_str).unwrap_or_default().to_owned();
-                if let Some(got) = ports.iter().find(|port| port.label == label) {
-                    wanted["Value"] = got.value.into();
-                    if got.to != 0 {
-                        wanted["To"] = got.to.into();
-                    }
+                let Some(at) = left.iter().position(|port| wanted["Label"] == port.label) else { continue };
+                let port = left.remove(at);
+                wanted["Value"] = port.value.into();
+                if port.to != 0 {
+                    wanted["To"] = port.to.into();
                 }
+                address.get_or_insert(&port.host_ip);
             }
         }
-        if let Some(first) = ports.first() {
-            network["IP"] = first.host_ip.clone().into();
+        if let Some(address) = address {
+            network["IP"] = address.as_str().into();
         }
-        network
-    };
-    null_if_empty(networks.iter().map(with_ports).collect::<Vec<_>>().into())
+    }
+    null_if_empty(networks.into())
 }

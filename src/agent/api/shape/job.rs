@@ -29,7 +29,19 @@ pub(in super::super) fn job(version: &JobVersion) -> Map<String, Value> {
         "NomadTokenID": "",
     });
     lay(&mut job, over);
+    for group in job.get_mut("TaskGroups").and_then(Value::as_array_mut).into_iter().flatten() {
+        let name = group["Name"].as_str().unwrap_or_default().to_owned();
+        if let Some(policy) = group.get_mut("Scaling").and_then(Value::as_object_mut) {
+            policy.insert("ID".to_owned(), policy_id(version, &name).into());
+        }
+    }
     job
+}
+
+/// The id of a group's scaling policy: the same for the same group of the same job, whenever it is asked.
+pub(in super::super) fn policy_id(job: &JobVersion, group: &str) -> String {
+    let name = format!("{}\0{}\0{}\0{group}", job.key.namespace, job.key.id, job.create_index);
+    uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, name.as_bytes()).to_string()
 }
 
 /// A job in a list.

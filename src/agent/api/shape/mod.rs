@@ -13,7 +13,7 @@ pub(super) use csi::{
     Plugin, external as csi_external, snapshot as csi_snapshot, volume as csi_volume, volume_stub as csi_volume_stub,
 };
 pub(super) use evaluation::{deployment, evaluation, evaluation_stub};
-pub(super) use job::{job, stub as job_stub, summary as job_summary};
+pub(super) use job::{job, policy_id, stub as job_stub, summary as job_summary};
 pub(super) use metric::metric;
 pub(super) use node::{node, stub as node_stub};
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{lay, moment, null_if_empty};
+use super::{kept, lay, moment, null_if_empty};
 use crate::agent::model::{Node, NodeEvent};
 use crate::spec::json::json;
 
@@ -83,7 +83,11 @@ fn common(node: &Node) -> Map<String, Value> {
         "StatusDescription": node.status_description,
         "Drivers": node.drivers,
         "HostVolumes": volumes,
-        "LastDrain": null,
+        "LastDrain": node.last_drain.as_ref().map(|last| {
+            let mut shown = kept(last);
+            shown.insert("Meta".to_owned(), null_if_empty(json!(last.meta)));
+            shown
+        }),
         "CreateIndex": node.create_index,
         "ModifyIndex": node.modify_index,
     });

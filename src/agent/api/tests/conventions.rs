@@ -1,6 +1,7 @@
 //! What holds for all answers.
 
 use super::*;
+use crate::agent::model::ServiceRegistration;
 
 #[tokio::test]
 async fn errors_say_what_nomad_says() {
@@ -11,6 +12,7 @@ async fn errors_say_what_nomad_says() {
         ("DELETE", "/v1/jobs".to_owned(), 405, "Invalid method"),
         ("GET", "/v1/job/none".to_owned(), 404, "job not found"),
         ("GET", "/v1/job/none/summary".to_owned(), 404, "job not found"),
+        ("GET", "/v1/job/none/services".to_owned(), 404, "job not found"),
         ("GET", "/v1/job/none/versions".to_owned(), 404, "job versions not found"),
         ("GET", "/v1/job/none/submission?version=0".to_owned(), 404, "job source not found"),
         ("GET", "/v1/job/none/submission".to_owned(), 400, "Unable to parse job submission version parameter"),
@@ -26,6 +28,12 @@ async fn errors_say_what_nomad_says() {
         ("GET", "/v1/jobs?index=1&wait=x".to_owned(), 400, "Invalid wait time"),
         ("GET", "/v1/jobs?per_page=x".to_owned(), 400, "Expect a number for `per_page` query string parameter"),
         ("GET", "/v1/jobs?region=x".to_owned(), 500, "No path to region"),
+        (
+            "GET",
+            "/v1/event/stream?topic=Job:a:b".to_owned(),
+            400,
+            "Invalid topic query: error parsing topics: Invalid key value pair for topic, topic: Job:a:b",
+        ),
         ("GET", "/v1/volumes?type=x".to_owned(), 404, "resource not found"),
         (
             "GET",
@@ -33,6 +41,19 @@ async fn errors_say_what_nomad_says() {
             404,
             "Unknown allocation \"99999999-2222-3333-4444-555555555555\"",
         ),
+        ("GET", "/v1/client/stats?node_id=x".to_owned(), 404, "Unknown node \"x\""),
+        ("PUT", "/v1/client/gc?node_id=x".to_owned(), 404, "Unknown node \"x\""),
+        ("GET", format!("/v1/client/fs/stat/{id}"), 400, "must provide a file name"),
+        ("GET", format!("/v1/client/fs/cat/{id}"), 400, "must provide a file name"),
+        ("GET", format!("/v1/client/fs/readat/{id}"), 400, "must provide a file name"),
+        ("GET", format!("/v1/client/fs/stream/{id}?path=x&origin=x"), 400, "origin must be start or end"),
+        (
+            "GET",
+            format!("/v1/client/fs/stat/{id}?path=x"),
+            404,
+            "Unknown allocation \"99999999-2222-3333-4444-555555555555\"",
+        ),
+        ("GET", "/v1/client/fs/ls/".to_owned(), 400, "must provide a valid alloc id"),
         ("PUT", "/v1/jobs".to_owned(), 400, "Request body is empty"),
         (
             "PUT",
@@ -59,6 +80,13 @@ async fn errors_say_what_nomad_says() {
         ("PUT", "/v1/job/none/periodic/force".to_owned(), 500, "job not found"),
         ("PUT", "/v1/job/none/evaluate".to_owned(), 500, "job not found"),
         ("DELETE", "/v1/job/none/versions/x/tag".to_owned(), 500, "tag \"x\" not found on job \"none\""),
+        (
+            "DELETE",
+            "/v1/job/none?eval_priority=101".to_owned(),
+            400,
+            "Eval priority must be between 1 and 100 inclusively",
+        ),
+        ("PUT", "/v1/job/none/dispatch/payload".to_owned(), 500, "parameterized job not found"),
         ("PUT", format!("/v1/deployment/promote/{id}"), 500, "deployment not found"),
         ("PUT", format!("/v1/node/{id}/evaluate"), 500, "node not found"),
         ("DELETE", "/v1/service/none/x".to_owned(), 500, "service registration not found"),
@@ -79,6 +107,18 @@ async fn errors_say_what_nomad_says() {
         ("/v1/job/none/versions/x/tag", json!({"Version": 0}), 500, "job \"none\" version 0 not found"),
         ("/v1/job/none/scale", json!({"Count": 1, "Target": {"Group": "g"}}), 404, "job \"none\" not found"),
         ("/v1/job/none/scale", json!({"Count": 1}), 400, "missing task group name for scaling action"),
+        (
+            "/v1/jobs",
+            json!({"Job": job("web"), "EvalPriority": -1}),
+            400,
+            "Eval priority must be between 1 and 100 inclusively",
+        ),
+        (
+            "/v1/deployment/allocation-health/99999999-2222-3333-4444-555555555555",
+            json!({}),
+            500,
+            "must specify at least one healthy/unhealthy allocation ID",
+        ),
         ("/v1/search/fuzzy", json!({"Text": "x"}), 500, "fuzzy search query must be at least 2 characters, got 1"),
     ] {
         let answer = world.ask("PUT", path, Some(&body)).await;
@@ -167,6 +207,201 @@ async fn lists_come_in_pages_sorted_and_filtered() {
 }
 
 #[tokio::test]
+async fn statuses_of_jobs_come_newest_first_or_of_those_that_are_named() {
+    let world = World::new().await;
+    for name in ["a", "b", "c"] {
+        world.run(name).await;
+        world.deployed(name).await;
+    }
+    world.put("/v1/namespace", json!({"Name": "other"})).await;
+    let mut pack = job("c");
+    (pack["Namespace"], pack["Meta"]) = ("other".into(), json!({"pack.name": "p"}));
+    (pack["Type"], pack["TaskGroups"][0]["Update"]) = ("batch".into(), Value::Null);
+    pack["ParameterizedJob"] = json!({});
+    world.put("/v1/jobs", json!({"Job": pack})).await;
+    let ids = |list: &Value| -> Vec<String> {
+        list.as_array().unwrap().iter().map(|job| job["ID"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = world.json("/v1/jobs/statuses").await;
+    assert_eq!(ids(&all), ["c", "b", "a"]);
+    assert_eq!(ids(&world.json("/v1/jobs/statuses?reverse=true").await), ["a", "b", "c"]);
+    assert_eq!(all[0]["Allocs"][0]["DeploymentStatus"], json!({"Canary": false, "Healthy": true}));
+    assert_eq!((&all[0]["IsPack"], &all[0]["ChildStatuses"]), (&json!(false), &Value::Null));
+    let first = world.get("/v1/jobs/statuses?per_page=1").await;
+    let next = first.headers["x-nomad-nexttoken"].clone();
+    assert_eq!(next, all[1]["ModifyIndex"].to_string());
+    let second = world.get(&format!("/v1/jobs/statuses?per_page=1&next_token={next}")).await;
+    assert_eq!((ids(&first.json()), ids(&second.json())), (vec!["c".to_owned()], vec!["b".to_owned()]));
+    let index = |answer: &Answer| answer.headers["x-nomad-index"].parse::<u64>().unwrap();
+    assert!(index(&second) < index(&first), "what is on another page is no news");
+
+    let named = json!({"jobs": [{"id": "c", "namespace": "other"}, {"id": "a"}, {"id": "none"}]});
+    let named = world.put("/v1/jobs/statuses", named).await;
+    assert_eq!(ids(&named), ["c", "a"]);
+    assert_eq!((&named[0]["Namespace"], &named[0]["IsPack"]), (&json!("other"), &json!(true)));
+    assert_eq!((&named[0]["Allocs"], &named[0]["ChildStatuses"]), (&Value::Null, &json!([])));
+    for (body, expected) in [
+        (json!({"jobs": []}), "no jobs in request"),
+        (json!({"jobs": "a"}), "error decoding request: Jobs must be a list of objects"),
+        (json!([]), "error decoding request: the request's body is not a JSON object"),
+    ] {
+        let refused = world.ask("PUT", "/v1/jobs/statuses", Some(&body)).await;
+        assert_eq!((refused.status, refused.text().as_str()), (400, expected));
+    }
+}
+
+#[tokio::test]
+async fn instances_of_a_service_come_in_the_order_in_which_they_are_chosen() {
+    let world = World::new().await;
+    let alloc = world.run("web").await[0]["ID"].as_str().unwrap().to_owned();
+    let service = |number: usize| ServiceRegistration {
+        id: format!("_nomad-task-{alloc}-group-g-web-{number}"),
+        service_name: "web".to_owned(),
+        namespace: "default".to_owned(),
+        job_id: "web".to_owned(),
+        alloc_id: alloc.clone(),
+        ..ServiceRegistration::default()
+    };
+    world.fake.register((0..8).map(service).collect(), &[]);
+    let mut index = "0".to_owned();
+    while index == "0" || world.json("/v1/service/web").await == json!([]) {
+        index.clone_from(&world.get(&format!("/v1/service/web?index={index}&wait=2s")).await.headers["x-nomad-index"]);
+    }
+    let all = world.json("/v1/service/web?choose=8%7Ckey").await;
+    assert_eq!(all.as_array().unwrap().len(), 8);
+    for count in 1..8 {
+        let some = world.json(&format!("/v1/service/web?choose={count}%7Ckey")).await;
+        assert_eq!(some.as_array().unwrap()[..], all.as_array().unwrap()[..count]);
+    }
+}
+
+#[tokio::test]
+async fn evaluations_are_deleted_while_none_is_decided() {
+    let world = World::new().await;
+    let eval = world.run("web").await[0]["EvalID"].as_str().unwrap().to_owned();
+    world.deployed("web").await;
+    let none = "99999999-2222-3333-4444-555555555555";
+    let delete = async |body: Value| {
+        let answer = world.ask("DELETE", "/v1/evaluations", Some(&body)).await;
+        (answer.status, answer.text())
+    };
+    let told = |status: u16, text: &str| (status, text.to_owned());
+    assert_eq!(delete(json!({})).await, told(400, "evals must be deleted by either ID or filter"));
+    let both = json!({"EvalIDs": [eval], "Filter": "ID != \"\""});
+    assert_eq!(delete(both).await, told(400, "evals cannot be deleted by both ID and filter"));
+    let runs = "eval broker is enabled; eval broker must be paused to delete evals";
+    assert_eq!(delete(json!({"EvalIDs": [eval]})).await, told(500, runs));
+    world.put("/v1/operator/scheduler/configuration", json!({"PauseEvalBroker": true})).await;
+    assert_eq!(delete(json!({"EvalIDs": [none]})).await, told(500, "eval not found"));
+    let unsafe_one = format!("eval {eval} is not safe to delete");
+    assert_eq!(delete(json!({"EvalIDs": [eval]})).await, told(500, &unsafe_one));
+    let counted = async |filter: String| {
+        let answer = world.ask("DELETE", "/v1/evaluations", Some(&json!({"Filter": filter}))).await;
+        answer.json()["Count"].clone()
+    };
+    assert_eq!(counted(format!("ID == \"{eval}\"")).await, 0);
+    // Nothing of a stopped job is needed; its last evaluation is not decided any more.
+    let last = world.ask("DELETE", "/v1/job/web", None).await.json()["EvalID"].as_str().unwrap().to_owned();
+    assert_eq!(counted(format!("ID == \"{eval}\" or ID == \"{last}\"")).await, 2);
+    counted("JobID == \"web\"".to_owned()).await;
+    assert_eq!(world.json("/v1/job/web/evaluations").await, json!([]));
+    world.put("/v1/operator/scheduler/configuration", json!({"PauseEvalBroker": false})).await;
+    assert_eq!(world.json("/v1/job/web").await["Stop"], true);
+}
+
+#[tokio::test]
+async fn the_ports_of_a_tasks_own_network_are_shown_with_the_task() {
+    let world = World::new().await;
+    let mut web = job("web");
+    web["TaskGroups"][0]["Tasks"][0]["Resources"]["Networks"] = json!([{"DynamicPorts": [{"Label": "own"}]}]);
+    world.put("/v1/jobs", json!({"Job": web})).await;
+    world.deployed("web").await;
+    let id = world.json("/v1/job/web/allocations").await[0]["ID"].as_str().unwrap().to_owned();
+    let alloc = world.json(&format!("/v1/allocation/{id}")).await;
+    let has = &alloc["AllocatedResources"];
+    let own = &has["Tasks"]["t"]["Networks"][0];
+    assert!(own["DynamicPorts"][0]["Value"].as_u64() > Some(0) && own["IP"].is_string(), "{own}");
+    assert_eq!(alloc["TaskResources"]["t"]["Networks"][0], *own);
+    let labels =
+        |ports: &Value| -> Vec<Value> { ports.as_array().unwrap().iter().map(|port| port["Label"].clone()).collect() };
+    assert_eq!(labels(&has["Shared"]["Ports"]), ["http"]);
+    assert_eq!(labels(&has["Shared"]["Networks"][0]["DynamicPorts"]), ["http"]);
+}
+
+#[tokio::test]
+async fn versions_are_compared_only_where_differences_are_asked_for() {
+    let world = World::new().await;
+    world.run("web").await;
+    let path = |query: &str| format!("/v1/job/web/versions?{query}");
+    assert_eq!(world.json(&path("diffs=true")).await["Diffs"], Value::Null);
+    let mut web = job("web");
+    web["Meta"]["k"] = json!("w");
+    world.put("/v1/jobs", json!({"Job": web})).await;
+    for (query, status, expected) in [
+        ("diffs=true", 200, "1"),
+        ("diffs=true&diff_version=0", 200, "2"),
+        ("diff_version=0", 200, ""),
+        ("diff_version=7&diff_tag=x", 200, ""),
+        ("diffs=true&diff_version=7", 500, "version 7 not found"),
+        ("diffs=true&diff_version=0&diff_tag=x", 500, "tag \"x\" not found"),
+    ] {
+        let answer = world.get(&path(query)).await;
+        let found = if answer.status == 200 {
+            answer.json()["Diffs"].as_array().map_or(String::new(), |diffs| diffs.len().to_string())
+        } else {
+            answer.text()
+        };
+        assert_eq!((answer.status, found.as_str()), (status, expected), "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_job_shows_the_id_of_its_scaling_policy() {
+    let world = World::new().await;
+    let mut web = job("web");
+    web["TaskGroups"][0]["Scaling"] = json!({"ID": "mine", "Min": 1, "Max": 3});
+    world.put("/v1/jobs", json!({"Job": web})).await;
+    let id = world.json("/v1/scaling/policies").await[0]["ID"].as_str().unwrap().to_owned();
+    let shown = world.json("/v1/job/web").await["TaskGroups"][0]["Scaling"]["ID"].clone();
+    assert_eq!((shown.as_str(), id.len()), (Some(id.as_str()), 36));
+    assert_eq!(world.json(&format!("/v1/scaling/policy/{id}")).await["Target"]["Job"], "web");
+    // Who sends it back has not changed the job.
+    web["TaskGroups"][0]["Scaling"]["ID"] = id.into();
+    world.put("/v1/jobs", json!({"Job": web})).await;
+    assert_eq!(world.json("/v1/job/web").await["Version"], 0);
+}
+
+#[tokio::test]
+async fn a_fuzzy_search_finds_names_the_best_first_and_ids_by_their_beginnings() {
+    let world = World::new().await;
+    let eval = world.run("webs").await[0]["EvalID"].as_str().unwrap().to_owned();
+    for id in ["my-web", "web"] {
+        let mut job = job(id);
+        job["TaskGroups"][0]["Scaling"] = json!({"Min": 1, "Max": 3});
+        world.put("/v1/jobs", json!({"Job": job})).await;
+    }
+    world.put("/v1/var/web/x", json!({"Items": {"k": "v"}})).await;
+    let search = async |text: &str, context: &str| {
+        let found = world.put("/v1/search/fuzzy", json!({"Text": text, "Context": context})).await;
+        found["Matches"].clone()
+    };
+    let found = search("WEB", "all").await;
+    let ids: Vec<_> = found["jobs"].as_array().unwrap().iter().map(|found| found["ID"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["web", "webs", "my-web"]);
+    assert_eq!(found["vars"], json!([{"ID": "web/x", "Scope": ["default", "web/x"]}]));
+    assert_eq!((found.get("images"), found.get("namespaces"), &found["evals"]), (None, None, &json!([])));
+    assert_eq!(search("true", "jobs").await["commands"][0]["Scope"].as_array().unwrap().len(), 4);
+    assert_eq!(search("fault", "namespaces").await, json!({"namespaces": [{"ID": "default"}]}));
+    assert_eq!(search("al", "node_pools").await["node_pools"][0], json!({"ID": "all", "Scope": ["all"]}));
+    assert_eq!(search(&eval[..8], "evals").await, json!({"evals": [{"ID": eval}]}));
+    let odd = world.ask("PUT", "/v1/search/fuzzy", Some(&json!({"Text": "web", "Context": "odd"}))).await;
+    assert!(odd.status == 500 && odd.text().starts_with("context must be one of"), "{}", odd.text());
+    let policy = world.json("/v1/scaling/policies?job=web").await[0]["ID"].as_str().unwrap().to_owned();
+    let found = world.put("/v1/search", json!({"Prefix": policy, "Context": "scaling_policy"})).await;
+    assert_eq!(found["Matches"], json!({"scaling_policy": [policy]}));
+}
+
+#[tokio::test]
 async fn pages_go_on_behind_names_that_are_not_ascii() {
     let world = World::new().await;
     for id in ["\u{e9}1", "\u{e9}2"] {
@@ -248,6 +483,71 @@ async fn what_is_answered_of_a_job_can_be_registered_again() {
 }
 
 #[tokio::test]
+async fn the_namespace_of_a_query_goes_before_that_of_the_body_and_that_of_the_job() {
+    let world = World::new().await;
+    for name in ["query", "body", "own"] {
+        world.put("/v1/namespace", json!({"Name": name})).await;
+    }
+    let with = |key: &str, value: &str| {
+        let mut job = job("web");
+        job[key] = value.into();
+        job
+    };
+    for (path, body, own, expected) in [
+        ("/v1/jobs?namespace=query", "body", "own", "query"),
+        ("/v1/jobs", "body", "own", "body"),
+        ("/v1/jobs", "", "own", "own"),
+        ("/v1/jobs", "", "", "default"),
+    ] {
+        world.put(path, json!({"Job": with("Namespace", own), "Namespace": body})).await;
+        let job = world.json(&format!("/v1/job/web?namespace={expected}")).await;
+        assert_eq!((&job["Namespace"], &job["Region"]), (&json!(expected), &json!("global")));
+    }
+    for body in [json!({"Job": with("Region", "far")}), json!({"Job": job("web"), "Region": "far"})] {
+        let refused = world.ask("PUT", "/v1/jobs", Some(&body)).await;
+        assert_eq!((refused.status, refused.text().as_str()), (500, "No path to region"));
+    }
+}
+
+#[tokio::test]
+async fn a_scaling_that_comes_too_late_or_is_too_large_is_refused() {
+    let world = World::new().await;
+    world.run("web").await;
+    world.deployed("web").await;
+    let index = world.json("/v1/job/web").await["JobModifyIndex"].as_u64().unwrap();
+    let scale = |count: i64, index: u64| json!({"Count": count, "Target": {"Group": "g"}, "JobModifyIndex": index});
+    let late = world.ask("PUT", "/v1/job/web/scale", Some(&scale(2, index + 7))).await;
+    let why = "job exists with conflicting job modify index";
+    assert_eq!((late.status, late.text()), (500, format!("Enforcing job modify index {}: {why}: {index}", index + 7)));
+    world.put("/v1/job/web/scale", scale(2, index)).await;
+    let mut system = job("sys");
+    system["Type"] = "system".into();
+    world.put("/v1/jobs", json!({"Job": system})).await;
+    let large = world.ask("PUT", "/v1/job/sys/scale", Some(&scale(2, 0))).await;
+    let why = "jobs of type \"system\" can only be scaled between 0 and 1";
+    assert_eq!((large.status, large.text().as_str()), (400, why));
+}
+
+#[tokio::test]
+async fn a_job_is_dispatched_with_a_body_as_its_payload() {
+    let world = World::new().await;
+    let mut form = job("form");
+    (form["Type"], form["TaskGroups"][0]["Update"]) = ("batch".into(), Value::Null);
+    form["ParameterizedJob"] = json!({"Payload": "required"});
+    world.put("/v1/jobs", json!({"Job": form})).await;
+    let token = world.token(Role::Manage).await;
+    let path = "/v1/job/form/dispatch/payload?idempotency_token=once";
+    let made = world.over_tcp("PUT", path, &[("X-Nomad-Token", &token)], "{not JSON").await;
+    assert_eq!(made.status, 200, "{}", made.text());
+    let id = made.json()["DispatchedJobID"].as_str().unwrap().replace('/', "%2F");
+    let child = world.json(&format!("/v1/job/{id}")).await;
+    assert_eq!((&child["Payload"], &child["DispatchIdempotencyToken"]), (&json!("e25vdCBKU09O"), &json!("once")));
+    let odd = json!({"Payload": "eA==", "Priority": -1});
+    let odd = world.ask("PUT", "/v1/job/form/dispatch", Some(&odd)).await;
+    assert_eq!((odd.status, odd.text().as_str()), (500, "dispatch job priority must be between [1, 100]"));
+}
+
+#[tokio::test]
 async fn metadata_is_laid_over_what_is_configured_and_kept() {
     let world = World::new().await;
     let change = |meta: Value| json!({"NodeID": "", "Meta": meta});
@@ -256,6 +556,8 @@ async fn metadata_is_laid_over_what_is_configured_and_kept() {
     assert_eq!(world.json("/v1/client/metadata").await, first);
     let node = world.json("/v1/nodes").await[0]["ID"].as_str().unwrap().to_owned();
     assert_eq!(world.json(&format!("/v1/client/metadata?node_id={node}")).await, first);
+    world.json(&format!("/v1/client/stats?node_id={node}")).await;
+    assert_eq!(world.get(&format!("/v1/client/gc?node_id={}", &node[..8])).await.status, 200);
     assert_eq!(world.json(&format!("/v1/node/{node}")).await["Meta"], first["Meta"]);
     assert_eq!(world.get("/v1/client/metadata?node_id=x").await.status, 404);
     // A job that waits for it is placed.
@@ -384,6 +686,24 @@ async fn metrics_name_allocations_and_what_only_grows_is_a_counter() {
 }
 
 #[tokio::test]
+async fn a_configuration_of_the_scheduler_replaces_the_one_before() {
+    let world = World::new().await;
+    let path = "/v1/operator/scheduler/configuration";
+    let config = async || world.json(path).await["SchedulerConfig"].clone();
+    assert_eq!(config().await["MemoryOversubscriptionEnabled"], true, "unless somebody says so");
+    world.put(path, json!({"RejectJobRegistration": true, "PreemptionConfig": {"BatchSchedulerEnabled": true}})).await;
+    let now = config().await;
+    let seen = (&now["MemoryOversubscriptionEnabled"], &now["RejectJobRegistration"], &now["PreemptionConfig"]);
+    let preemption = json!({
+        "SystemSchedulerEnabled": false, "SysBatchSchedulerEnabled": false, "BatchSchedulerEnabled": true,
+        "ServiceSchedulerEnabled": false,
+    });
+    assert_eq!(seen, (&json!(false), &json!(true), &preemption));
+    let late = world.put(&format!("{path}?cas=1"), json!({"PauseEvalBroker": true})).await;
+    assert_eq!((&late["Updated"], config().await), (&json!(false), now));
+}
+
+#[tokio::test]
 async fn variables_are_written_on_condition() {
     let world = World::new().await;
     let first = world.put("/v1/var/a/b?cas=0", json!({"Items": {"k": "v"}})).await;
@@ -395,7 +715,33 @@ async fn variables_are_written_on_condition() {
     let locked = world.put("/v1/var/a/b?lock-acquire", json!({"Lock": {"TTL": "15s"}, "Items": {"k": "x"}})).await;
     let id = locked["Lock"]["ID"].as_str().unwrap().to_owned();
     assert_eq!(world.ask("PUT", "/v1/var/a/b", Some(&json!({"Items": {"k": "y"}}))).await.status, 409);
-    world.put("/v1/var/a/b?lock-release", json!({"Lock": {"ID": id}})).await;
-    world.put("/v1/var/a/b", json!({"Items": {"k": "y"}})).await;
-    assert_eq!(world.ask("DELETE", "/v1/var/a/b", None).await.status, 200);
+    let of_lock = json!({"Lock": {"ID": id}});
+    for (query, body, text) in [
+        ("lock-renew&lock-release", of_lock.clone(), "multiple lock operations"),
+        ("lock-release&cas=1", of_lock.clone(), "CAS can't be used with lock operations"),
+        ("lock-release", json!({}), "RPC Error:: 400,missing lock information"),
+        (
+            "lock-release",
+            json!({"Lock": {"ID": id}, "Items": {"k": "y"}}),
+            "RPC Error:: 400,lock release operation doesn't take variable items",
+        ),
+        (
+            "",
+            json!({"Lock": {"TTL": "15s"}, "Items": {"k": "y"}}),
+            "RPC Error:: 400,RPC Error:: 400,variable should not contain lock definition",
+        ),
+        ("namespace=*", json!({"Items": {"k": "y"}}), "RPC Error:: 400,can not target wildcard (\"*\")namespace"),
+    ] {
+        let refused = world.ask("PUT", &format!("/v1/var/a/b?{query}"), Some(&body)).await;
+        assert_eq!((refused.status, refused.text().as_str()), (400, text), "{query}");
+    }
+    assert_eq!(world.put("/v1/var/a/b?lock-release", of_lock).await.get("Items"), None);
+    world.put("/v1/namespace", json!({"Name": "other"})).await;
+    let elsewhere = json!({"Namespace": "other", "Path": "c", "Items": {"k": "y"}});
+    let elsewhere = world.put("/v1/var/a/b", elsewhere).await;
+    assert_eq!((&elsewhere["Namespace"], &elsewhere["Path"]), (&json!("other"), &json!("a/b")));
+    assert_eq!(world.json("/v1/var/a/b").await["Items"], json!({"k": "x"}));
+    let gone = world.ask("DELETE", "/v1/var/a/b", None).await;
+    assert_eq!((gone.status, gone.text().as_str()), (204, ""));
+    assert_eq!(world.get("/v1/var/a/b").await.status, 404);
 }

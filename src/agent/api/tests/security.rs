@@ -136,7 +136,8 @@ async fn registrations_can_be_reserved_for_manage() {
     world.put("/v1/operator/scheduler/configuration", json!({"RejectJobRegistration": true})).await;
     let submit = world.token(Role::Submit).await;
     let job = job_of("web", "exec", |_| {}).to_string();
-    for path in ["/v1/jobs", "/v1/job/web", "/v1/job/web/dispatch", "/v1/job/web/scale", "/v1/job/web/revert"] {
+    for path in ["jobs", "job/web", "job/web/dispatch", "job/web/dispatch/payload", "job/web/scale", "job/web/revert"] {
+        let path = &format!("/v1/{path}");
         let answer = world.over_tcp("PUT", path, &[("X-Nomad-Token", &submit)], &job).await;
         let text = "Job registration, dispatch, and scale are disabled by the scheduler configuration";
         assert_eq!((answer.status, answer.text().as_str()), (403, text), "{path}");
@@ -265,6 +266,7 @@ async fn submit_starts_nothing_that_it_could_not_register() {
         ("/v1/job/web/revert", json!({"JobID": "web", "JobVersion": 0})),
         ("/v1/job/scaled/scale", json!({"Count": 2, "Target": {"Job": "scaled", "Group": "g"}})),
         ("/v1/job/form/dispatch", json!({})),
+        ("/v1/job/form/dispatch/payload", json!({})),
         ("/v1/job/clock/periodic/force", json!({})),
     ] {
         let refused = world.over_tcp("PUT", path, &auth, &body.to_string()).await;

@@ -269,6 +269,12 @@ async fn answers_have_the_keys_and_types_of_a_real_agent() {
         let ours = world.put(&path, body).await;
         compare(&format!("{name}: "), &recorded[name], &ours, &mut wrong);
     }
+    for (name, path) in [("/v1/node/:id", format!("/v1/node/{node}")), ("/v1/nodes", "/v1/nodes".to_owned())] {
+        let ours = world.json(&path).await;
+        let last = ours.get("LastDrain").or_else(|| ours.get(0)?.get("LastDrain"));
+        assert!(last.is_some_and(Value::is_object), "{name}: {ours:#}");
+        compare(&format!("{name}: "), &recorded[name], &ours, &mut wrong);
+    }
     let stopped = world.ask("DELETE", "/v1/job/web", None).await.json();
     compare("DELETE /v1/job/:id: ", &recorded["DELETE /v1/job/:id"], &stopped, &mut wrong);
     let own = world.json("/v1/agent/self").await;

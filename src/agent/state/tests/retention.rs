@@ -2,12 +2,16 @@
 
 use std::sync::Mutex;
 
+use serde_json::json;
+
 use super::making::{alloc, deployment, eval, job, long_spec};
 use super::{check, empty, key};
 use crate::agent::model::{
-    Allocation, ClientStatus, DeploymentStatus, DesiredStatus, EvalStatus, JobStatus, JobVersion, Nanos,
+    Allocation, ClientStatus, DeploymentStatus, DesiredStatus, EvalStatus, Evaluation, JobStatus, JobVersion, Nanos,
+    RescheduleEvent, RescheduleTracker,
 };
 use crate::agent::state::{Adoptable, Age, Garbage, State};
+use crate::spec::JobType;
 
 const HOUR: i64 = 3600 * 1_000_000_000;
 
@@ -18,10 +22,15 @@ async fn ended(state: &State, id: &'static str, kind: &'static str, stop: bool, 
             let of = key(id);
             let mut new = job(id, kind);
             new.stop = stop;
+            if status == ClientStatus::Failed {
+                // It is replaced later, and the job is not dead until then.
+                new.spec["TaskGroups"][0]["ReschedulePolicy"] = json!({"Unlimited": true});
+                change.put_eval(eval(&format!("{id}-later"), &of, EvalStatus::Pending))?;
+            }
             let new = change.put_job(new, None)?;
             let mut decided = eval(&format!("{id}-e"), &of, EvalStatus::Complete);
             if kind == "batch" {
-                decided.kind = crate::spec::JobType::Batch;
+                decided.kind = JobType::Batch;
             }
             change.put_eval(decided)?;
             let mut placed = alloc(&format!("{id}-a"), &of, new.version, &format!("{id}-e"));
@@ -76,6 +85,7 @@ async fn what_ended_is_forgotten_after_nomad_s_times_and_at_once_when_forced() {
     assert_eq!(left, [key("failed"), key("live")]);
     state
         .change(|change| {
+            change.delete_eval("failed-later")?;
             let mut stopped = job("failed", "service");
             stopped.stop = true;
             change.put_job(stopped, None).map(drop)
@@ -87,6 +97,72 @@ async fn what_ended_is_forgotten_after_nomad_s_times_and_at_once_when_forced() {
     let view = state.read().unwrap();
     assert_eq!(view.allocs("").all().unwrap().len(), 1);
     check(&view);
+}
+
+#[tokio::test]
+async fn of_a_batch_job_that_goes_on_what_older_versions_did_is_forgotten() {
+    let state = empty();
+    ended(&state, "batch", "batch", false, ClientStatus::Complete).await;
+    state
+        .change(|change| {
+            let of = key("batch");
+            let new = change.put_job(job("batch", "batch"), None)?;
+            for id in ["new-e", "idle-e"] {
+                change.put_eval(Evaluation { kind: JobType::Batch, ..eval(id, &of, EvalStatus::Complete) })?;
+            }
+            for (id, client_status) in [("done", ClientStatus::Complete), ("runs", ClientStatus::Running)] {
+                change.put_alloc(Allocation { client_status, ..alloc(id, &of, new.version, "new-e") })?;
+            }
+            Ok(())
+        })
+        .await
+        .unwrap();
+    assert_eq!(collect(&state, 23 * HOUR, false).await, ["batch-d"]);
+    assert_eq!(collect(&state, 24 * HOUR + 2, false).await, ["batch-a", "batch-e", "idle-e"]);
+    check(&state.read().unwrap());
+    assert_eq!(collect(&state, i64::MAX, true).await, [""; 0], "it would be run again");
+}
+
+#[tokio::test]
+async fn what_ended_beside_what_goes_on_is_forgotten_unless_it_may_be_replaced() {
+    let state = empty();
+    let event = RescheduleEvent {
+        reschedule_time: Nanos(1),
+        prev_alloc_id: String::new(),
+        prev_node_id: String::new(),
+        delay: Nanos(0),
+    };
+    let tracker = RescheduleTracker { events: vec![event] };
+    state
+        .change(|change| {
+            let of = key("web");
+            let mut new = job("web", "service");
+            new.spec["TaskGroups"][0]["ReschedulePolicy"] =
+                json!({"Attempts": 1, "Interval": HOUR, "Unlimited": false});
+            let new = change.put_job(new, None)?;
+            change.put_eval(eval("e", &of, EvalStatus::Complete))?;
+            let placed = |id: &str, client_status| Allocation { client_status, ..alloc(id, &of, new.version, "e") };
+            let failed = |id: &str| placed(id, ClientStatus::Failed);
+            for alloc in [
+                placed("runs", ClientStatus::Running),
+                placed("complete", ClientStatus::Complete),
+                placed("lost", ClientStatus::Lost),
+                failed("waits"),
+                Allocation { desired_status: DesiredStatus::Stop, ..failed("stopped") },
+                Allocation { next_allocation: "runs".to_owned(), ..failed("replaced") },
+                Allocation { reschedule_tracker: Some(tracker), ..failed("long-ago") },
+            ] {
+                change.put_alloc(alloc)?;
+            }
+            Ok(())
+        })
+        .await
+        .unwrap();
+    assert_eq!(collect(&state, HOUR / 2, false).await, [""; 0]);
+    let gone = collect(&state, HOUR + 2, false).await;
+    assert_eq!(gone, ["complete", "long-ago", "lost", "replaced", "stopped"]);
+    check(&state.read().unwrap());
+    assert_eq!(collect(&state, HOUR + 2, true).await, [""; 0]);
 }
 
 #[tokio::test]
