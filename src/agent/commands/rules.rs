@@ -292,7 +292,9 @@ fn of_scaling(policy: &Value, count: i64) -> Vec<String> {
             (count < least, "task group count must not be less than minimum count in scaling policy"),
         ],
     );
-    wrong.iter_mut().for_each(|rule| rule.insert_str(0, "Scaling policy invalid: "));
+    for rule in &mut wrong {
+        rule.insert_str(0, "Scaling policy invalid: ");
+    }
     wrong
 }
 

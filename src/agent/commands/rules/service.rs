@@ -36,7 +36,9 @@ pub(super) fn of_group(group: &Value) -> Vec<String> {
         };
         for service in items(&task["Services"]) {
             only_own("Service", service);
-            items(&service["Checks"]).iter().for_each(|check| only_own("Check", check));
+            for check in items(&service["Checks"]) {
+                only_own("Check", check);
+            }
         }
     }
     let of_tasks = tasks.iter().flat_map(|task| items(&task["Services"]));
