@@ -342,7 +342,7 @@ fn d2_output_that_is_lost_is_told_as_events() {
     let [failed, healed] = &events[..] else { panic!("{events:?}") };
     let message = |event: &Value| event["message"].as_str().unwrap().to_owned();
     assert!(
-        message(failed).starts_with("Output is being dropped: stdout: cannot open log file t.stdout.0: No such file")
+        message(failed).starts_with("Output is being dropped: stdout: cannot open log file t.stdout.0: no such file")
     );
     let detail = |key: &str| healed["details"][key].as_str().unwrap().to_owned();
     let dropped = (detail("dropped_lines"), detail("dropped_bytes"));

@@ -360,7 +360,7 @@ mod tests {
         std::fs::remove_dir_all(&logs).unwrap();
         let failed = hear(0).await;
         let reason = failed.stdout.failing.unwrap();
-        assert!(reason.contains("web.stdout.0") && reason.contains("No such file"), "{reason}");
+        assert!(reason.contains("web.stdout.0") && reason.contains("no such file"), "{reason}");
         assert_eq!((failed.changes, failed.stderr.failing), (1, None));
         std::fs::create_dir(&logs).unwrap();
         let healed = hear(1).await;
