@@ -453,7 +453,7 @@ fn read_only_inside() {
         std::fs::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "a test").unwrap();
         let failed = health.changed(0).await.unwrap();
         let reason = failed.stdout.failing.unwrap_or_default();
-        assert!(reason.contains("Read-only file system"), "{reason}");
+        assert!(reason.contains("read-only file system"), "{reason}");
         let lost = dir_bytes(&dir, "t.stdout");
         // Mended as people do: another in its place.
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "mode=755", "none"]).arg(&dir).status();
