@@ -113,6 +113,7 @@ func TestFaultsHappenAsOftenAsTheScriptSays(t *testing.T) {
 		return err
 	}
 	wantCode(t, stage(), codes.Unavailable) // it is done, and the answer lost
+	untilEnded(t, o.log, "NodeStageVolume")
 	if v, err := d.store.volume(id); err != nil || !v.isAt(staging) || !d.mounts.isMounted(staging) {
 		t.Errorf("the volume is not staged: %+v, %v", v, err)
 	}
@@ -133,6 +134,20 @@ func TestFaultsHappenAsOftenAsTheScriptSays(t *testing.T) {
 		_, err := c.DeleteVolume(soon(t), &csi.DeleteVolumeRequest{VolumeId: id})
 		return err
 	}(), codes.FailedPrecondition)
+}
+
+// untilEnded waits for the end of a call whose caller has lost its connection: until then the volume is taken.
+func untilEnded(t *testing.T, log, call string) {
+	ctx := soon(t)
+	for ctx.Err() == nil {
+		for _, one := range entries(t, log) {
+			if one.Phase == "end" && one.Call == call {
+				return
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatalf("%s has not ended", call)
 }
 
 func TestAVolumeIsWorkedOnByOneCallAtATime(t *testing.T) {
