@@ -46,18 +46,34 @@ pub fn sh(script: &str) -> String {
 }
 
 /// Waits until something is there.
-pub fn until<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, is: impl FnMut() -> Option<T>) -> T {
+    in_time(is).unwrap_or_else(|| late(what))
+}
+
+/// Waits until a shell's script finds nothing any more.
+pub fn until_none(what: &str, script: &str) {
+    let mut left = String::new();
+    let none = in_time(|| {
+        left = sh(script);
+        left.is_empty().then_some(())
+    });
+    none.unwrap_or_else(|| late(&format!("{what} is left, but there is\n{left}\n")));
+}
+
+fn in_time<T>(mut is: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + Duration::from_mins(8);
     loop {
-        if let Some(found) = is() {
+        let found = is();
+        if found.is_some() || Instant::now() > deadline {
             return found;
-        }
-        if Instant::now() > deadline {
-            let log = try_sh("systemctl --no-pager --failed; journalctl --no-pager --lines 60 --output cat").1;
-            panic!("{what}: not in time\n{log}");
         }
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+fn late(what: &str) -> ! {
+    let log = try_sh("systemctl --no-pager --failed; journalctl --no-pager --lines 60 --output cat").1;
+    panic!("{what}: not in time\n{log}")
 }
 
 /// A property of a unit.
