@@ -71,7 +71,9 @@ plugin "docker" {
     );
     let classes = std::env::var("AGENTBIN_TEST_CLASSES")
         .expect("the class of tests/nomad/testdata/App.java: scripts/test guest-disk");
-    sh(&format!("systemctl is-active files || systemd-run --quiet --unit files busybox httpd -f -p {FILES} -h {classes}"));
+    sh(&format!(
+        "systemctl is-active files || systemd-run --quiet --unit files busybox httpd -f -p {FILES} -h {classes}"
+    ));
     sh("systemctl daemon-reload; systemctl start nomad.service");
     ready();
 }
