@@ -112,8 +112,8 @@ func TestFaultsHappenAsOftenAsTheScriptSays(t *testing.T) {
 		})
 		return err
 	}
-	wantCode(t, stage(), codes.Unavailable) // it is done, and the answer lost
-	untilEnded(t, o.log, "NodeStageVolume")
+	wantCode(t, stage(), codes.Unavailable)         // it is done, and the answer lost
+	untilLogged(t, o.log, "end", "NodeStageVolume") // until then the volume is taken
 	if v, err := d.store.volume(id); err != nil || !v.isAt(staging) || !d.mounts.isMounted(staging) {
 		t.Errorf("the volume is not staged: %+v, %v", v, err)
 	}
@@ -136,18 +136,17 @@ func TestFaultsHappenAsOftenAsTheScriptSays(t *testing.T) {
 	}(), codes.FailedPrecondition)
 }
 
-// untilEnded waits for the end of a call whose caller has lost its connection: until then the volume is taken.
-func untilEnded(t *testing.T, log, call string) {
-	ctx := soon(t)
-	for ctx.Err() == nil {
+// untilLogged waits until the driver has come to a phase of a call.
+func untilLogged(t *testing.T, log, phase, call string) {
+	t.Helper()
+	for ctx := soon(t); ctx.Err() == nil; time.Sleep(time.Millisecond) {
 		for _, one := range entries(t, log) {
-			if one.Phase == "end" && one.Call == call {
+			if one.Phase == phase && one.Call == call {
 				return
 			}
 		}
-		time.Sleep(time.Millisecond)
 	}
-	t.Fatalf("%s has not ended", call)
+	t.Fatalf("no %s of %s", phase, call)
 }
 
 func TestAVolumeIsWorkedOnByOneCallAtATime(t *testing.T) {
@@ -162,14 +161,7 @@ func TestAVolumeIsWorkedOnByOneCallAtATime(t *testing.T) {
 		_, err := c.NodeStageVolume(ctx, request)
 		wantCode(t, err, codes.Canceled)
 	})
-	for hangs := false; !hangs; {
-		for _, one := range entries(t, o.log) {
-			hangs = hangs || one.Phase == "fault"
-		}
-		if soon := ctx.Err(); soon != nil {
-			t.Fatal(soon)
-		}
-	}
+	untilLogged(t, o.log, "fault", "NodeStageVolume")
 	_, err := c.NodeStageVolume(soon(t), request)
 	wantCode(t, err, codes.Aborted)
 	cancel()
