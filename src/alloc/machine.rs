@@ -22,7 +22,8 @@ use super::service_registry::Services;
 use super::sockets::SocketDir;
 use super::values::ValuesFile;
 use super::volumes::HostVolumes;
-use crate::cgroup::{self, CgroupFs, Cpusets, Delegated, Regime, TaskCgroup, scope};
+use crate::cgroup::systemd::Systemd;
+use crate::cgroup::{self, CgroupFs, Cpusets, Delegated, Regime, TaskCgroup};
 use crate::csi::SecretsOf;
 use crate::driver::{
     DockerDriver, Driver, ExecDriver, Fingerprint, HOST_ENV_DENYLIST, Host, JavaDriver, RawExecDriver, Settings,
@@ -149,7 +150,7 @@ fn lock_dir() -> Option<PathBuf> {
 /// Whether this user's systemd can be asked for a scope.
 #[must_use]
 pub fn offers_scope() -> bool {
-    scope::is_offered(&runtime_dir())
+    Systemd::of_user(&runtime_dir()).is_offered()
 }
 
 /// Where the user's systemd listens.
@@ -240,7 +241,7 @@ impl CgroupPlace {
     pub fn enter(mut self) -> Result<CgroupPlace, MachineError> {
         if self.may_have_scope() {
             let unit = format!("agentbin-{}.scope", crate::sys::random::uuid().simple());
-            match scope::enter(&runtime_dir(), &unit, SCOPE) {
+            match Systemd::of_user(&runtime_dir()).enter_scope(&unit, SCOPE) {
                 Ok(()) => self = CgroupPlace::find(self.given.as_deref())?,
                 Err(error) => self.refused = Some(error),
             }

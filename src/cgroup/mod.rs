@@ -22,8 +22,8 @@ mod kill;
 mod limits;
 mod member;
 mod regime;
-pub mod scope;
 mod stats;
+pub mod systemd;
 mod task;
 
 pub use cpuset::{Cores, Cpusets};

@@ -1,13 +1,13 @@
-//! A scope of the user's systemd for this process: the delegated cgroup of a run that has none. Never asks for anything else, and
-//! never for another process.
+//! What is asked of systemd: a scope of the user's for this process, the delegated cgroup of a run that has none, and a slice of the
+//! system's for a container whose engine has systemd make its cgroup. Never anything else, and never for another process.
 //!
-//! One call and one signal of D-Bus, on the socket that systemd itself listens on for `systemctl --user`, without a broker:
-//! `StartTransientUnit`, then `JobRemoved`, which says that the process is in its new cgroup. zbus would add 1.2 MB
-//! (docs/decisions/0054). Sources: the D-Bus specification, org.freedesktop.systemd1(5).
+//! One call of D-Bus and the signal that its job has ended, on the socket that systemd itself listens on for `systemctl`, without a
+//! broker: `StartTransientUnit` or `StopUnit`, then `JobRemoved`. zbus would add 1.2 MB (docs/decisions/0054). Sources: the D-Bus
+//! specification, org.freedesktop.systemd1(5).
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const PATH: &str = "/org/freedesktop/systemd1";
@@ -22,72 +22,129 @@ const LONGEST: usize = 1 << 16;
 const REFUSAL: u8 = 3;
 const SIGNAL: u8 = 4;
 
-/// Whether the user whose runtime directory this is (`/run/user/UID`) has a systemd, on a system that runs one.
-#[must_use]
-pub fn is_offered(runtime_dir: &Path) -> bool {
-    Path::new("/run/systemd/system").is_dir() && socket(runtime_dir).exists()
+/// Names of errors.
+const EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
+const UNKNOWN: &str = "org.freedesktop.systemd1.NoSuchUnit";
+
+/// A service manager: the system's or a user's.
+#[derive(Debug, Clone)]
+pub struct Systemd {
+    socket: PathBuf,
 }
 
-fn socket(runtime_dir: &Path) -> std::path::PathBuf {
-    runtime_dir.join("systemd/private")
-}
+impl Systemd {
+    /// That of the user whose runtime directory this is (`/run/user/UID`).
+    #[must_use]
+    pub fn of_user(runtime_dir: &Path) -> Systemd {
+        Systemd { socket: runtime_dir.join("systemd/private") }
+    }
 
-/// Moves this process into a new scope `unit`, whose cgroup is delegated to the user. When this returns it is there. The scope ends
-/// when its last process does.
-///
-/// # Errors
-/// What systemd says, or that it did not answer within `patience`; a late answer still moves the process.
-pub fn enter(runtime_dir: &Path, unit: &str, patience: Duration) -> io::Result<()> {
-    let stream = UnixStream::connect(socket(runtime_dir))?;
-    let mut peer = Peer { stream, deadline: Instant::now() + patience };
-    peer.log_in()?;
-    peer.send(&call(&start(unit, std::process::id())))?;
-    loop {
-        let message = peer.receive()?;
-        let mut body = message.body();
-        if message.kind == REFUSAL && message.answers == SERIAL {
-            return Err(io::Error::other(format!(
-                "systemd refuses a scope: {}",
-                body.text().unwrap_or("it does not say why")
-            )));
+    /// That of the system, which only root may ask.
+    #[must_use]
+    pub fn of_system() -> Systemd {
+        Systemd { socket: PathBuf::from("/run/systemd/private") }
+    }
+
+    /// Whether it can be asked, on a system that runs systemd.
+    #[must_use]
+    pub fn is_offered(&self) -> bool {
+        Path::new("/run/systemd/system").is_dir() && self.socket.exists()
+    }
+
+    /// Moves this process into a new scope `unit`, whose cgroup is delegated to the user. When this returns it is there. The scope
+    /// ends when its last process does.
+    ///
+    /// # Errors
+    /// What systemd says, or that it did not answer within `patience`; a late answer still moves the process.
+    pub fn enter_scope(&self, unit: &str, patience: Duration) -> io::Result<()> {
+        let body = start(unit, "agentbin: the tasks of one run", |out| {
+            out.property("Delegate", "b", |out| out.number(1));
+            out.property("CollectMode", "s", |out| out.text("inactive-or-failed"));
+            out.property("PIDs", "au", |out| {
+                out.number(4);
+                out.number(std::process::id());
+            });
+        });
+        self.ask("a scope", "StartTransientUnit", unit, &body, patience)
+    }
+
+    /// Makes the slice `unit`, unless it exists. Its cgroup counts the memory of all that is in it, and what the kernel kills there
+    /// for lack of memory, until [`stop_slice`](Self::stop_slice).
+    ///
+    /// # Errors
+    /// What systemd says, or that it did not answer within `patience`; a late answer still makes the slice.
+    pub fn make_slice(&self, unit: &str, description: &str, patience: Duration) -> io::Result<()> {
+        let body = start(unit, description, |out| {
+            out.property("MemoryAccounting", "b", |out| out.number(1));
+        });
+        match self.ask("a slice", "StartTransientUnit", unit, &body, patience) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made,
         }
-        if message.kind == SIGNAL && message.member == "JobRemoved" {
-            let (_id, _job, name, result) = (body.number()?, body.text()?, body.text()?, body.text()?);
-            match (name == unit, result) {
-                (true, "done") => return Ok(()),
-                (true, result) => return Err(io::Error::other(format!("systemd made no scope: the job is {result}"))),
-                (false, _) => {}
+    }
+
+    /// Stops a slice, with all that still runs in it. One that does not exist is stopped.
+    ///
+    /// # Errors
+    /// What systemd says, or that it did not answer within `patience`; a late answer still stops it.
+    pub fn stop_slice(&self, unit: &str, patience: Duration) -> io::Result<()> {
+        let mut body = Writer::default();
+        body.text(unit);
+        body.text("replace");
+        self.ask("the end of a slice", "StopUnit", unit, &body.0, patience)
+    }
+
+    /// Makes a call about a unit, and waits until its job has ended.
+    fn ask(&self, what: &str, member: &str, unit: &str, body: &[u8], patience: Duration) -> io::Result<()> {
+        let stream = UnixStream::connect(&self.socket)?;
+        let mut peer = Peer { stream, deadline: Instant::now() + patience };
+        peer.log_in()?;
+        peer.send(&call(member, body))?;
+        loop {
+            let message = peer.receive()?;
+            let mut body = message.body();
+            if message.kind == REFUSAL && message.answers == SERIAL {
+                if (member, message.error.as_str()) == ("StopUnit", UNKNOWN) {
+                    return Ok(());
+                }
+                let kind = if message.error == EXISTS { io::ErrorKind::AlreadyExists } else { io::ErrorKind::Other };
+                let why = body.text().unwrap_or("it does not say why");
+                return Err(io::Error::new(kind, format!("systemd refuses {what}: {why}")));
+            }
+            if message.kind == SIGNAL && message.member == "JobRemoved" {
+                let (_id, _job, name, result) = (body.number()?, body.text()?, body.text()?, body.text()?);
+                match (name == unit, result) {
+                    (true, "done") => return Ok(()),
+                    (true, result) => {
+                        return Err(io::Error::other(format!("systemd refuses {what}: the job is {result}")));
+                    }
+                    (false, _) => {}
+                }
             }
         }
     }
 }
 
 /// The arguments of `StartTransientUnit`, `ssa(sv)a(sa(sv))`: name, mode, properties, and no other units.
-fn start(unit: &str, pid: u32) -> Vec<u8> {
+fn start(unit: &str, description: &str, properties: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut out = Writer::default();
     out.text(unit);
     out.text("fail");
     out.array(|out| {
-        out.property("Description", "s", |out| out.text("agentbin: the tasks of one run"));
-        out.property("Delegate", "b", |out| out.number(1));
-        out.property("CollectMode", "s", |out| out.text("inactive-or-failed"));
-        out.property("PIDs", "au", |out| {
-            out.number(4);
-            out.number(pid);
-        });
+        out.property("Description", "s", |out| out.text(description));
+        properties(out);
     });
     out.array(|_| {});
     out.0
 }
 
-fn call(body: &[u8]) -> Vec<u8> {
+fn call(member: &str, body: &[u8]) -> Vec<u8> {
+    let types = if member == "StopUnit" { "ss" } else { "ssa(sv)a(sa(sv))" };
     let mut out = Writer(vec![b'l', 1, 0, 1]);
     out.number(u32::try_from(body.len()).unwrap_or(u32::MAX));
     out.number(SERIAL);
     out.array(|out| {
-        for (code, kind, value) in
-            [(1, "o", PATH), (2, "s", MANAGER), (3, "s", "StartTransientUnit"), (6, "s", SERVICE)]
-        {
+        for (code, kind, value) in [(1, "o", PATH), (2, "s", MANAGER), (3, "s", member), (6, "s", SERVICE)] {
             out.align(8);
             out.0.push(code);
             out.signature(kind);
@@ -96,7 +153,7 @@ fn call(body: &[u8]) -> Vec<u8> {
         out.align(8);
         out.0.push(8);
         out.signature("g");
-        out.signature("ssa(sv)a(sa(sv))");
+        out.signature(types);
     });
     out.align(8);
     out.0.extend_from_slice(body);
@@ -216,6 +273,8 @@ impl Peer {
 struct Message {
     kind: u8,
     member: String,
+    /// Name of the error that a refusal is.
+    error: String,
     answers: u32,
     body_at: usize,
     bytes: Vec<u8>,
@@ -226,6 +285,7 @@ impl Message {
         let mut message = Message {
             kind: bytes[1],
             member: String::new(),
+            error: String::new(),
             answers: 0,
             body_at: end_of_fields.next_multiple_of(8),
             bytes: Vec::new(),
@@ -236,6 +296,7 @@ impl Message {
             let code = fields.byte()?;
             match (code, fields.signature()?) {
                 (3, "s") => fields.text()?.clone_into(&mut message.member),
+                (4, "s") => fields.text()?.clone_into(&mut message.error),
                 (5, "u") => message.answers = fields.number()?,
                 (_, "s" | "o") => {
                     fields.text()?;
@@ -357,11 +418,16 @@ mod tests {
         message(2, &[(7, "s", SERVICE), (8, "g", "o")], Some(SERIAL), &texts(&["/org/freedesktop/systemd1/job/12"]))
     }
 
-    /// What [`enter`] says when systemd answers the call with these bytes, and the call.
-    fn told(answers: &[Vec<u8>], patience: Duration) -> (io::Result<()>, Message) {
+    /// What a call says when systemd answers it with these bytes, and the call.
+    fn told(
+        ask: impl FnOnce(&Systemd, Duration) -> io::Result<()>,
+        answers: &[Vec<u8>],
+        patience: Duration,
+    ) -> (io::Result<()>, Message) {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("systemd")).unwrap();
-        let listener = UnixListener::bind(socket(dir.path())).unwrap();
+        let systemd = Systemd::of_user(dir.path());
+        let listener = UnixListener::bind(&systemd.socket).unwrap();
         std::thread::scope(|scope| {
             let asked = scope.spawn(move || {
                 let mut peer = Peer { stream: listener.accept().unwrap().0, deadline: Instant::now() + PATIENCE };
@@ -383,9 +449,17 @@ mod tests {
                 // Held open until the other end has decided.
                 (call, peer)
             });
-            let result = enter(dir.path(), "a.scope", patience);
+            let result = ask(&systemd, patience);
             (result, asked.join().unwrap().0)
         })
+    }
+
+    fn enter(systemd: &Systemd, patience: Duration) -> io::Result<()> {
+        systemd.enter_scope("a.scope", patience)
+    }
+
+    fn refusal(name: &str, text: &str) -> Vec<u8> {
+        message(REFUSAL, &[(4, "s", name), (8, "g", "s")], Some(SERIAL), &texts(&[text]))
     }
 
     #[test]
@@ -397,7 +471,7 @@ mod tests {
             [other.clone(), new.clone(), answer(), removed("a.scope", "done")],
             [removed("a.scope", "done"), answer(), other, new],
         ] {
-            let (result, call) = told(&answers, PATIENCE);
+            let (result, call) = told(enter, &answers, PATIENCE);
             result.unwrap();
             assert_eq!((call.kind, call.member.as_str()), (1, "StartTransientUnit"));
             let mut body = call.body();
@@ -424,10 +498,6 @@ mod tests {
 
     #[test]
     fn c2_no_scope_is_an_error_that_says_why() {
-        let refusal = |text: &str| {
-            let name = "org.freedesktop.DBus.Error.AccessDenied";
-            message(REFUSAL, &[(4, "s", name), (8, "g", "s")], Some(SERIAL), &texts(&[text]))
-        };
         let mut big = answer();
         big[0] = b'B';
         let mut long = answer();
@@ -437,18 +507,53 @@ mod tests {
         short.truncate(end);
         short[4] -= 4;
         for (answers, why) in [
-            (vec![refusal("Permission denied")], "Permission denied"),
+            (vec![refusal("org.freedesktop.DBus.Error.AccessDenied", "Permission denied")], "Permission denied"),
             (vec![answer(), removed("a.scope", "failed")], "the job is failed"),
             (vec![big], "not a D-Bus message"),
             (vec![long], "not a D-Bus message"),
             (vec![short], "not a D-Bus message"),
         ] {
-            let error = told(&answers, PATIENCE).0.unwrap_err().to_string();
+            let error = told(enter, &answers, PATIENCE).0.unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
-        let silent = told(&[answer()], Duration::from_millis(300)).0.unwrap_err();
+        let silent = told(enter, &[answer()], Duration::from_millis(300)).0.unwrap_err();
         assert_eq!(silent.kind(), io::ErrorKind::TimedOut);
         let nobody = tempfile::tempdir().unwrap();
-        assert!(!is_offered(nobody.path()) && enter(nobody.path(), "a.scope", PATIENCE).is_err());
+        let nobody = Systemd::of_user(nobody.path());
+        assert!(!nobody.is_offered() && enter(&nobody, PATIENCE).is_err());
+    }
+
+    #[test]
+    fn c2_a_slice_is_made_once_and_stopped_once() {
+        let make = |systemd: &Systemd, patience| systemd.make_slice("a.slice", "a description", patience);
+        let stop = |systemd: &Systemd, patience| systemd.stop_slice("a.slice", patience);
+        let (made, call) = told(make, &[answer(), removed("a.slice", "done")], PATIENCE);
+        made.unwrap();
+        let mut body = call.body();
+        assert_eq!(call.member, "StartTransientUnit");
+        assert_eq!([body.text().unwrap(), body.text().unwrap()], ["a.slice", "fail"]);
+        body.number().unwrap();
+        body.align(8);
+        assert_eq!(["Description", "s"], [body.text().unwrap(), body.signature().unwrap()]);
+        assert_eq!(body.text().unwrap(), "a description");
+        body.align(8);
+        assert_eq!(["MemoryAccounting", "b"], [body.text().unwrap(), body.signature().unwrap()]);
+        assert_eq!((body.number().unwrap(), body.number().unwrap(), body.at), (1, 0, call.bytes.len()));
+        let (stopped, call) = told(stop, &[removed("a.slice", "done"), answer()], PATIENCE);
+        stopped.unwrap();
+        let mut body = call.body();
+        assert_eq!(call.member, "StopUnit");
+        assert_eq!([body.text().unwrap(), body.text().unwrap()], ["a.slice", "replace"]);
+        assert_eq!(body.at, call.bytes.len());
+        // What is to be, is.
+        told(make, &[refusal(EXISTS, "Unit a.slice was already loaded.")], PATIENCE).0.unwrap();
+        told(stop, &[refusal(UNKNOWN, "Unit a.slice not loaded.")], PATIENCE).0.unwrap();
+        // And nothing else is.
+        for (name, result) in [
+            (EXISTS, told(stop, &[refusal(EXISTS, "x")], PATIENCE).0),
+            (UNKNOWN, told(make, &[refusal(UNKNOWN, "x")], PATIENCE).0),
+        ] {
+            assert!(result.unwrap_err().to_string().ends_with(": x"), "{name}");
+        }
     }
 }
