@@ -209,8 +209,13 @@ fn containers(driver: &str) {
     assert_eq!(born, expected.into_iter().collect(), "{driver}");
     for (name, cgroup) in [("early", &early), ("late", &late), ("own", &own_cgroup)] {
         let id = sh(&format!("docker ps --no-trunc --quiet --filter name={name}-"));
-        let ends = if driver == "systemd" { format!("/agentbin.slice/docker-{id}.scope") } else { format!("/{id}") };
-        assert!(cgroup.ends_with(&ends), "{name}: {cgroup}");
+        if driver == "systemd" {
+            let slice = cgroup.strip_suffix(&format!("_{name}.slice/docker-{id}.scope"));
+            let slice = slice.and_then(|slice| slice.strip_prefix("/agentbin.slice/agentbin-"));
+            assert!(slice.is_some_and(|alloc| alloc.len() == 32), "{name}: {cgroup}");
+        } else {
+            assert!(cgroup.ends_with(&format!("/{id}")), "{name}: {cgroup}");
+        }
     }
     // Limits, and that systemd leaves them alone when it looks at its units anew.
     let limits = |what: &str| {
@@ -248,10 +253,11 @@ fn containers(driver: &str) {
     // Nothing is left.
     assert_eq!(sh("docker ps -aq"), "");
     until("no cgroup is left", || {
-        sh("find /sys/fs/cgroup -name '*-*-*-*-*.scope' -o -name 'docker-*.scope' -o -name 'kept-*'")
+        sh("find /sys/fs/cgroup -name '*-*-*-*-*.scope' -o -name 'docker-*.scope' -o -name 'kept-*' -o -name 'agentbin-*'")
             .is_empty()
             .then_some(())
     });
+    assert_eq!(sh("systemctl list-units --all --plain --no-legend 'agentbin-*'"), "");
 }
 
 /// C2, C3, E1: on an engine that asks systemd for each container's cgroup, Debian's default.

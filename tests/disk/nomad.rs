@@ -252,13 +252,15 @@ fn jobs_of_an_agent(driver: &str) {
     assert_eq!(log(&allocs["docker-memory"], "t"), "");
 
     // One network for three drivers, which is not the machine's.
-    until("the container has asked the JVM", || {
-        log(&allocs["shared"], "container").contains("java says").then_some(())
-    });
-    let network =
-        |task: &str| log(&allocs["shared"], task).lines().find(|line| line.starts_with("net:")).map(str::to_owned);
+    let network = |task: &str| {
+        // It is the last that each says.
+        until(&format!("{task} tells its network"), || {
+            log(&allocs["shared"], task).lines().find(|line| line.starts_with("net:")).map(str::to_owned)
+        })
+    };
     assert_eq!(network("container"), network("isolated"));
-    assert_ne!(network("container").unwrap(), sh("readlink /proc/self/ns/net"));
+    assert!(log(&allocs["shared"], "container").contains("java says"));
+    assert_ne!(network("container"), sh("readlink /proc/self/ns/net"));
 
     let reserved =
         details(&allocs["docker-cores"])["AllocatedResources"]["Tasks"]["cores"]["Cpu"]["ReservedCores"][0].to_string();
@@ -273,7 +275,7 @@ fn jobs_of_an_agent(driver: &str) {
         for (sleep, found) in places().iter().filter(|(name, _)| name.starts_with("1000")) {
             assert_eq!(found.len(), 1, "{what}: {found:#?}");
             let is_ours =
-                |cgroup: &str| cgroup.starts_with("/nomad.slice/") || cgroup.starts_with("/agentbin.slice/docker-");
+                |cgroup: &str| cgroup.starts_with("/nomad.slice/") || cgroup.starts_with("/agentbin.slice/agentbin-");
             let held = found.iter().all(|process| digit(&process.cores) == others && is_ours(&process.cgroup));
             assert!(held, "{what}: sleep {sleep} is not off core {reserved}, or not in its cgroup: {found:#?}");
         }
@@ -326,6 +328,7 @@ fn jobs_of_an_agent(driver: &str) {
         "no cgroup of a task",
         &format!("find /sys/fs/cgroup \\( -name '*-*-*-*-*.scope' -o -name 'docker-*.scope' \\) ! \\( {own} \\)"),
     );
+    until_none("no slice of a container", "systemctl list-units --all --plain --no-legend 'agentbin-*.slice'");
     sh("systemctl stop nomad.service");
 }
 

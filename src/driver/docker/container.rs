@@ -67,7 +67,12 @@ pub(super) fn shares(shares: u64, compute: Compute) -> i64 {
 
 /// The container name of a task, the same for every start of the task in its allocation.
 pub(super) fn name(task: &TaskConfig) -> String {
-    format!("{}-{}", task.name.replace('/', "_"), task.alloc_id)
+    format!("{}-{}", safe_name(&task.name), task.alloc_id)
+}
+
+/// The name of a task in that of its container.
+pub(super) fn safe_name(task: &str) -> String {
+    task.replace('/', "_")
 }
 
 /// Whether a device plugin gives the task GPUs.
@@ -636,8 +641,11 @@ fn mark(body: &ContainerCreateBody) -> String {
         labels.remove(LABEL_START);
     }
     sort(&mut value);
-    let digest = sha2::Sha256::digest(value.to_string().as_bytes());
-    digest.iter().fold(String::new(), |mut text, byte| {
+    hex(&sha2::Sha256::digest(value.to_string().as_bytes()))
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a string does not fail.
         let _ = write!(text, "{byte:02x}");
         text

@@ -18,6 +18,7 @@ mod network;
 mod on_demand;
 mod pause;
 mod reconcile;
+mod slice;
 mod state;
 mod task;
 
@@ -48,6 +49,7 @@ use super::{
     FsIsolation, Health, KeptOutput, NetworkIsolation, NetworkMode, NodeConfig, Reader, Settings, TaskConfig,
     TaskEvent, TaskHandle, TaskState, TaskStatus,
 };
+use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{CgroupFs, Regime, Sampler, TaskCgroup};
 use crate::docker::{Container, Endpoint, Engine, Info};
 use crate::executor::{Compute, NewLimits};
@@ -61,9 +63,6 @@ use crate::sys::{mutant, processes};
 use crate::wire::hclspec::Spec;
 
 const NAME: &str = "docker";
-/// The slice of containers whose engine asks systemd for their cgroups. Not the one above the cgroups of other tasks: systemd takes
-/// the controllers from the children of a slice when the last of its own units there ends, and with them the tasks' limits.
-const SLICE: &str = "agentbin.slice";
 /// Nomad's label: the allocation of a container.
 const LABEL_ALLOC: &str = "com.hashicorp.nomad.alloc_id";
 /// agentbin's label: the node whose agent created the container. Containers of other nodes are never touched.
@@ -83,6 +82,8 @@ const REMADE: u32 = 5;
 const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
 /// Length of a container id, in hex digits.
 const ID_LENGTH: usize = 64;
+/// How long systemd may take to make a slice; without one the engine makes it.
+const SLICE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long an engine may take to report the exit of a container that was killed without it.
 const LAST_WORD: Duration = Duration::from_secs(5);
 /// How long after the end of a killed container its engine may notice that the kernel did it for lack of memory.
@@ -165,6 +166,8 @@ struct Shared {
     reconciling: OnceLock<()>,
     /// Cgroups whose cores are followed, each with the notifier that triggers a check.
     followed: Mutex<HashMap<PathBuf, Arc<Notify>>>,
+    /// Read by starts while they make and use the slice of their task; written by what stops one that no task uses.
+    slices: tokio::sync::RwLock<()>,
 }
 
 /// The `docker` driver.
@@ -184,6 +187,7 @@ impl DockerDriver {
             images: Images::default(),
             tasks: Mutex::default(),
             starting: Mutex::default(),
+            slices: tokio::sync::RwLock::default(),
             left: LeftHelpers::default(),
             sandboxes: Mutex::default(),
             identity: Mutex::default(),
@@ -323,11 +327,10 @@ impl Shared {
         Ok(info)
     }
 
-    /// The cgroup parent that a container of this task is created with, relative to each hierarchy's root, and the cgroup that
-    /// exists for this task alone; empty for none. Processes are never moved later.
-    fn cgroup_parent(&self, task: &TaskConfig, config: &Config, info: &Info) -> (String, String) {
+    /// Where a container of this task is created. Processes are never moved later.
+    fn place(&self, task: &TaskConfig, config: &Config, info: &Info) -> Place {
         if !config.cgroup_parent.is_empty() {
-            return (config.cgroup_parent.clone(), String::new());
+            return Place { parent: config.cgroup_parent.clone(), ..Place::default() };
         }
         let regime = self.settings.cgroups.regime();
         let same = match regime {
@@ -336,18 +339,23 @@ impl Shared {
             Regime::Off => false,
         };
         if !same || !matches!(config.endpoint, Endpoint::Unix(_)) {
-            return (String::new(), String::new());
+            return Place::default();
         }
         let path = |own: &Path| {
             if own.as_os_str().is_empty() { String::new() } else { format!("/{}", own.display()) }
         };
         if info.cgroup_driver == "systemd" {
             if regime == Regime::V1 {
-                return (String::new(), String::new());
+                return Place::default();
             }
             // In the task's own cgroup there is no process then; it has the cores of the task, as that of any other driver.
             let own = if self.settings.host.makes_cgroups { String::new() } else { path(&task.cgroup) };
-            return (SLICE.to_owned(), own);
+            let slice = slice::of(&task.alloc_id, &task.name);
+            return if Systemd::of_system().is_offered() {
+                Place { parent: slice.clone(), own, slice }
+            } else {
+                Place { parent: slice::SHARED.to_owned(), own, slice: String::new() }
+            };
         }
         let own = if self.settings.host.makes_cgroups {
             match regime {
@@ -357,14 +365,14 @@ impl Shared {
         } else {
             task.cgroup.clone()
         };
-        (path(&own), path(&own))
+        Place { parent: path(&own), own: path(&own), slice: String::new() }
     }
 
     /// The path of the container's own cgroup.
     fn cgroup(parent: &str, info: &Info, id: &str) -> String {
         if info.cgroup_driver == "systemd" {
             let slice = if parent.is_empty() { "system.slice" } else { parent };
-            return format!("{slice}/docker-{id}.scope");
+            return format!("{}/docker-{id}.scope", slice::path(slice));
         }
         let parent = parent.trim_matches('/');
         format!("{}/{id}", if parent.is_empty() { "docker" } else { parent })
@@ -416,16 +424,16 @@ impl Shared {
         let (target, held) = self.target(task, &config).await?;
         let life = self.life()?;
         let info = unless(given_up, self.info(&life)).await?;
-        let (parent, own_cgroup) = self.cgroup_parent(task, &config, &info);
+        let place = self.place(task, &config, &info);
         let facts = Facts {
             runtimes: info.runtimes.clone(),
-            cgroup_parent: parent.clone(),
+            cgroup_parent: place.parent.clone(),
             compute: *lock(&self.compute),
             swappiness: info.cgroup_version != "2",
             node: task.node_id.clone(),
         };
         let mut task = task.clone();
-        let leading = self.leading(&task, &Shared::cgroup(&parent, &info, ""));
+        let leading = self.leading(&task, &Shared::cgroup(&place.parent, &info, ""));
         if let Some(cgroup) = leading.as_deref().filter(|_| self.settings.host.makes_cgroups) {
             task.resources.cpuset_cpus = cores::read(cgroup, self.settings.host);
         }
@@ -459,17 +467,16 @@ impl Shared {
         // From here on a container may exist: after a crash this file shows that.
         let bookmark = state::bookmark(task);
         drop(Bookmark::open(Some(&bookmark), ""));
-        if !own_cgroup.is_empty() {
-            self.make_parent(&own_cgroup).await;
-        }
-        let oom_kills = oom_kills(&self.settings.cgroups, &own_cgroup);
+        let _used = self.slices.read().await;
+        self.make(&place, task).await;
+        let oom_kills = oom_kills(&self.settings.cgroups, &place);
         let started = self.start_container(&life, &config, &builder, &image).await;
         let container = match started {
             Ok(container) => container,
             Err(error) => {
                 let _ = std::fs::remove_file(&bookmark);
                 self.images.release(&life.engine, &config, &image, &task.id);
-                self.sweep(&own_cgroup).await;
+                self.sweep(&place).await;
                 return Err(error);
             }
         };
@@ -478,8 +485,9 @@ impl Shared {
             name: container.name.clone(),
             tty: container.tty,
             image,
-            cgroup: Shared::cgroup(&parent, &info, &container.id),
-            cgroup_parent: own_cgroup,
+            cgroup: Shared::cgroup(&place.parent, &info, &container.id),
+            cgroup_parent: place.own,
+            slice: place.slice,
             oom_kills,
             ..Own::default()
         };
@@ -619,7 +627,7 @@ impl Shared {
                 *lock(&task.ended_at) = Some(at.max(task.started_at));
                 // What the kernel counted holds also where the engine has not noticed it.
                 if let Ok(exit) = &mut end {
-                    exit.oom_killed |= oom_kills(&cgroups, &task.own.cgroup_parent) > task.own.oom_kills;
+                    exit.oom_killed |= oom_kills(&cgroups, &task.own.place()) > task.own.oom_kills;
                     let is_explained = exit.oom_killed || task.is_stopped.load(Ordering::Relaxed);
                     unexplained_since = (exit.exit_code == KILLED && !is_explained).then_some(task.started_at);
                 }
@@ -727,27 +735,41 @@ impl Shared {
         }
     }
 
-    /// Creates the parent cgroup for one container, below which the engine creates the container's own.
-    async fn make_parent(&self, parent: &str) {
-        let (cgroups, path) = (self.settings.cgroups.clone(), PathBuf::from(parent.trim_start_matches('/')));
-        let making = crate::sys::task::spawn_blocking(move || TaskCgroup::make_for_engine(&cgroups, &path));
-        // If this fails, the engine creates the missing directories.
+    /// Creates what a container is created in, if that is for it alone.
+    async fn make(&self, place: &Place, task: &TaskConfig) {
+        let (cgroups, own) = (self.settings.cgroups.clone(), place.own.trim_start_matches('/').to_owned());
+        let slice = place.slice.clone();
+        let what = format!("agentbin: container of task {} in allocation {}", task.name, task.alloc_id);
+        let making = crate::sys::task::spawn_blocking(move || {
+            if !own.is_empty() {
+                TaskCgroup::make_for_engine(&cgroups, Path::new(&own)).map_err(std::io::Error::other)?;
+            }
+            if slice.is_empty() { Ok(()) } else { Systemd::of_system().make_slice(&slice, &what, SLICE_PATIENCE) }
+        });
+        // If this fails, the engine creates what is missing.
         if let Ok(Err(error)) = making.await {
-            tracing::warn!(%error, parent, "making the cgroup of a container");
+            tracing::warn!(%error, ?place, "making the cgroup of a container");
         }
     }
 
-    /// Removes the parent cgroup that was created for one container.
-    async fn sweep(&self, parent: &str) {
-        let cgroups = self.settings.cgroups.clone();
-        if parent.is_empty() || cgroups.regime() == Regime::Off {
+    /// Removes what was created for one container.
+    async fn sweep(&self, place: &Place) {
+        let (cgroups, slice) = (self.settings.cgroups.clone(), place.slice.clone());
+        if cgroups.regime() == Regime::Off {
             return;
         }
-        let path = PathBuf::from(parent.trim_start_matches('/'));
+        let own = place.own.trim_start_matches('/').to_owned();
         let deadline = Instant::now() + SWEEP_PATIENCE;
-        let removing = crate::sys::task::spawn_blocking(move || TaskCgroup::destroy_at(&cgroups, &path, deadline));
+        let removing = crate::sys::task::spawn_blocking(move || {
+            let stopped =
+                if slice.is_empty() { Ok(()) } else { Systemd::of_system().stop_slice(&slice, SWEEP_PATIENCE) };
+            if own.is_empty() {
+                return stopped;
+            }
+            stopped.and(TaskCgroup::destroy_at(&cgroups, Path::new(&own), deadline).map_err(std::io::Error::other))
+        });
         if let Ok(Err(error)) = removing.await {
-            tracing::warn!(%error, parent, "removing the cgroup of a container");
+            tracing::warn!(%error, ?place, "removing the cgroup of a container");
         }
     }
 
@@ -776,7 +798,7 @@ impl Shared {
         self.left.end(id).await;
         self.images.release(&life.engine, &config, &task.own.image, id);
         if config.gc_container {
-            self.sweep(&task.own.cgroup_parent).await;
+            self.sweep(&task.own.place()).await;
         }
         self.unfollow_cores(&task);
         // The cursor is obsolete now; a missing file is fine.
@@ -925,9 +947,27 @@ async fn wait_for_end(life: &Life, id: &str, lost: impl Fn(bool)) -> (End, Syste
     }
 }
 
-/// OOM kills counted in the parent cgroup of one container: on v2 also those in the container's own cgroup, which its engine has
+/// Where a container is created.
+#[derive(Debug, Default)]
+struct Place {
+    /// Its cgroup parent: a path relative to each hierarchy's root, or with systemd the name of a slice. Empty for the engine's.
+    parent: String,
+    /// Path of the cgroup that exists for this task alone; empty for none.
+    own: String,
+    /// The slice that exists for this task alone; empty for none.
+    slice: String,
+}
+
+impl Own {
+    fn place(&self) -> Place {
+        Place { parent: String::new(), own: self.cgroup_parent.clone(), slice: self.slice.clone() }
+    }
+}
+
+/// OOM kills counted in the cgroup above that of one container: on v2 also those in the container's own cgroup, which its engine has
 /// removed when the end is known. 0 where nothing is counted.
-fn oom_kills(cgroups: &CgroupFs, parent: &str) -> u64 {
+fn oom_kills(cgroups: &CgroupFs, place: &Place) -> u64 {
+    let parent = if place.slice.is_empty() { place.own.clone() } else { slice::path(&place.slice) };
     if parent.is_empty() {
         return 0;
     }
@@ -1162,19 +1202,26 @@ mod tests {
     use super::*;
     use crate::driver::Host;
 
-    /// C2: on v2 the parent of a container's cgroup counts for it, also when that is gone.
+    /// C2: on v2 what is above a container's cgroup counts for it, also when that is gone.
     #[test]
     fn c2_oom_kills_are_those_of_the_parent() {
         let root = tempfile::tempdir().unwrap();
-        let parent = root.path().join("nomad/a.web");
-        std::fs::create_dir_all(&parent).unwrap();
         let cgroups = CgroupFs::v2(root.path()).unwrap();
-        assert_eq!(
-            (oom_kills(&cgroups, ""), oom_kills(&cgroups, "/nomad/a.web"), oom_kills(&cgroups, "/none")),
-            (0, 0, 0)
-        );
-        std::fs::write(parent.join("memory.events"), "low 0\nhigh 0\nmax 7\noom 4\noom_kill 3\n").unwrap();
-        assert_eq!(oom_kills(&cgroups, "/nomad/a.web"), 3);
+        let own =
+            |own: &str, slice: &str| Own { cgroup_parent: own.to_owned(), slice: slice.to_owned(), ..Own::default() };
+        let places = [own("", ""), own("/nomad/a.web", ""), own("/none", ""), own("/nomad/a.web", "a-b.slice")];
+        let parents = ["nomad/a.web", "a.slice/a-b.slice"].map(|parent| root.path().join(parent));
+        for parent in &parents {
+            std::fs::create_dir_all(parent).unwrap();
+        }
+        let counted = || places.clone().map(|own| oom_kills(&cgroups, &own.place()));
+        assert_eq!(counted(), [0; 4]);
+        for (parent, count) in parents.iter().zip([3, 5]) {
+            std::fs::write(parent.join("memory.events"), format!("low 0\nhigh 0\nmax 7\noom 4\noom_kill {count}\n"))
+                .unwrap();
+        }
+        // With a slice the container is in it, and the other one holds its cores.
+        assert_eq!(counted(), [0, 3, 0, 5]);
     }
 
     #[test]

@@ -7,10 +7,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use super::config::Dangling;
-use super::{Identity, LABEL_ALLOC, LABEL_NODE, Shared};
+use super::{Identity, LABEL_ALLOC, LABEL_NODE, Place, Shared, slice};
+use crate::cgroup::TaskCgroup;
 use crate::docker::{EngineError, Listed};
 use crate::spec::AllocId;
 use crate::spec::collections::BTreeSet;
+use crate::sys::lock::lock;
 
 impl Identity {
     /// Decides by agentbin's node label. A container of Nomad's own driver has no such label: it belongs to this agent when its
@@ -98,11 +100,31 @@ impl Shared {
                 Ok(()) => {
                     tracing::info!(id = container.id, "removed untracked container");
                     removed.push(container.id.clone());
+                    self.sweep_slice(container).await;
                 }
                 Err(error) => tracing::warn!(%error, id = container.id, "failed to remove untracked container"),
             }
         }
         Ok(removed)
+    }
+
+    /// Stops the slice that a start made for a container which is removed now, unless another start of that task uses it.
+    async fn sweep_slice(&self, container: &Listed) {
+        let Some(alloc) = container.labels.get(LABEL_ALLOC).filter(|_| container.labels.contains_key(LABEL_NODE))
+        else {
+            return;
+        };
+        let end = format!("-{alloc}");
+        let Some(task) = container.names.iter().find_map(|name| name.strip_suffix(&end)) else { return };
+        let slice = slice::of(alloc, task);
+        let path = slice::path(&slice);
+        // No start is under way while this is held.
+        let Ok(_alone) = self.slices.try_write() else { return };
+        let is_used = lock(&self.tasks).values().any(|task| task.own.slice == slice);
+        let is_there = TaskCgroup::open(&self.settings.cgroups, Path::new(&path)).is_ok_and(|cgroup| cgroup.exists());
+        if is_there && !is_used {
+            self.sweep(&Place { slice, ..Place::default() }).await;
+        }
     }
 }
 

@@ -72,6 +72,9 @@ pub(super) struct Own {
     pub(super) cgroup: String,
     /// Path of the parent of its cgroup, if that was created for it; it has to be removed with it.
     pub(super) cgroup_parent: String,
+    /// The slice that its cgroup is in, if that was created for it; it has to be stopped with it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) slice: String,
     /// OOM kills that were counted there before this container.
     #[serde(rename = "OOMKills")]
     pub(super) oom_kills: u64,
