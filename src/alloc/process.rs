@@ -275,7 +275,7 @@ impl Orphans {
         sys::prctl::become_subreaper()?;
         let own = rustix::process::getpid().as_raw_nonzero().get();
         // A script may have started processes before it exec'ed this program, and pid 1 inherits orphans of others.
-        let careful = own == 1 || !processes::own_children()?.is_empty();
+        let careful = own == 1 || processes::has_children()?;
         Ok(Orphans { data_dir: Some(data_dir.to_owned()), networks: networks.to_owned(), careful })
     }
 
@@ -291,7 +291,7 @@ impl Orphans {
     pub fn sweep(&self, all: bool, patience: Duration) -> io::Result<()> {
         let Some(data_dir) = &self.data_dir else { return Ok(()) };
         // The common case, and a hundred times cheaper than reading every process of the machine.
-        if processes::own_children()?.is_empty() {
+        if !processes::has_children()? {
             return Ok(());
         }
         let own = rustix::process::getpid().as_raw_nonzero().get();

@@ -10,6 +10,9 @@ use super::mutant;
 /// make the kernel show other parts of its memory (`PR_SET_MM_MAP`), of any length.
 const LONGEST: u64 = 8 << 20;
 
+/// How often the lists of children are read again when a thread ended meanwhile.
+const CHILDREN: u32 = 3;
+
 /// The fields of `proc_pid_stat(5)` that identify a process and its parent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
@@ -82,22 +85,44 @@ pub fn is_in_pid_namespace(pid: i32, namespace: u64) -> bool {
     found.is_ok_and(|found| std::os::unix::fs::MetadataExt::ino(&found) == namespace)
 }
 
+/// Whether this process has a child, running or not, an inherited one included. One system call.
+///
+/// # Errors
+/// What the kernel says.
+pub fn has_children() -> io::Result<bool> {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    match waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT) {
+        Ok(_) => Ok(true),
+        Err(rustix::io::Errno::CHILD) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// The children of this process, including inherited ones.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
 pub fn own_children() -> io::Result<Vec<i32>> {
+    for _ in 0..CHILDREN {
+        if let Some(found) = children_of_threads()? {
+            return Ok(found);
+        }
+    }
+    // A kernel without these lists (CONFIG_PROC_CHILDREN): read the parent of every process.
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    Ok(all()?.iter().filter(|s| s.parent == own).map(|s| s.pid).collect())
+}
+
+/// `None` if a thread has no list: it has just ended and passed its children to another one, which may have been read before.
+fn children_of_threads() -> io::Result<Option<Vec<i32>>> {
     let mut found = Vec::new();
     for thread in std::fs::read_dir("/proc/self/task")? {
-        // A thread that has just ended has passed its children to another one, which is read too or will be next time.
         let Some(children) = if_there(std::fs::read_to_string(thread?.path().join("children")))? else {
-            // A kernel without these lists (CONFIG_PROC_CHILDREN): read the parent of every process.
-            let own = rustix::process::getpid().as_raw_nonzero().get();
-            return Ok(all()?.iter().filter(|s| s.parent == own).map(|s| s.pid).collect());
+            return Ok(None);
         };
         found.extend(children.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
     }
-    Ok(found)
+    Ok(Some(found))
 }
 
 /// The processes of `all` that descend from `of`, by parent links, without those that have ended.
@@ -253,6 +278,21 @@ mod tests {
         }
         assert_eq!(drops("Name:\tx\n", 10), None);
         assert_eq!((drops_as_pid_1(i32::MAX, 10), drops_as_pid_1(1, libc::SIGKILL)), (None, Some(false)));
+    }
+
+    #[test]
+    fn children_are_found_while_threads_end() {
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        for _ in 0..200 {
+            let ends = std::thread::spawn(|| {});
+            assert!(own_children().unwrap().contains(&pid));
+            ends.join().unwrap();
+        }
+        assert!(has_children().unwrap());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(!own_children().unwrap().contains(&pid));
     }
 
     #[test]
