@@ -14,8 +14,7 @@ use crate::spec::collections::BTreeMap;
 /// Turns Go's long flags with a single dash (`-var x=y`, `-var-file=f`, `-json=false`) into what clap parses. Only names that
 /// some command has are changed, and nothing after `--`.
 pub(super) fn go_flags(args: Vec<OsString>, command: &clap::Command) -> Vec<OsString> {
-    let mut flags = BTreeMap::new();
-    collect(command, &mut flags);
+    let flags = flags(&args, command);
     let mut out = Vec::with_capacity(args.len());
     // The words after the target of `exec` are the command to run, whose flags belong to that command.
     let words: Vec<&OsStr> = args.iter().skip(1).take(2).map(OsString::as_os_str).collect();
@@ -67,6 +66,33 @@ impl std::str::FromStr for Tail {
             lines => lines.parse().map(Tail::Lines).map_err(|_| "give a number of lines".to_owned()),
         }
     }
+}
+
+/// Those of the command that is called if they explain all the arguments, and otherwise those of all commands: to make all of them
+/// takes longer than many a command does.
+fn flags(args: &[OsString], command: &clap::Command) -> BTreeMap<String, bool> {
+    let mut flags = BTreeMap::new();
+    if let Some(called) = args.get(1).and_then(|name| command.find_subcommand(name)) {
+        let mut called = called.clone();
+        called.build();
+        collect(&called, &mut flags);
+    }
+    let mut words = args.iter().take_while(|word| *word != "--");
+    if words.any(|word| is_unknown(word, &flags)) {
+        let mut all = command.clone();
+        all.build();
+        collect(&all, &mut flags);
+    }
+    flags
+}
+
+/// Whether a word may be a long flag with a single dash, or several short ones.
+fn is_unknown(word: &OsStr, flags: &BTreeMap<String, bool>) -> bool {
+    let Some(name) = word.as_bytes().strip_prefix(b"-").filter(|name| name.len() > 1 && name[0] != b'-') else {
+        return false;
+    };
+    let name = name.split(|byte| *byte == b'=').next().unwrap_or_default();
+    !std::str::from_utf8(name).is_ok_and(|name| flags.contains_key(name))
 }
 
 /// Every long flag and whether it takes a value.
@@ -154,6 +180,28 @@ mod tests {
         ] {
             assert_eq!(rewritten(&given), expected);
         }
+    }
+
+    #[test]
+    fn each_command_knows_its_own_flags_and_those_of_others() {
+        let flags = |args: &[OsString]| super::flags(args, &crate::cli::Cli::command());
+        let mut all = crate::cli::Cli::command();
+        all.build();
+        for command in all.get_subcommands() {
+            let mut own = BTreeMap::new();
+            collect(command, &mut own);
+            for (name, takes) in &own {
+                let args = ["agentbin", command.get_name(), &format!("-{name}")].map(OsString::from);
+                assert_eq!(flags(&args).get(name), Some(takes), "{args:?}");
+            }
+        }
+        let mut every = BTreeMap::new();
+        collect(&all, &mut every);
+        for args in [["agentbin", "run", "-namespace"], ["agentbin", "run", "-fn"], ["agentbin", "none", "-json"]] {
+            assert_eq!(flags(&args.map(OsString::from)), every, "{args:?}");
+        }
+        let own = flags(&["agentbin", "run", "-var", "x=y", "--", "-namespace"].map(OsString::from));
+        assert!(own.contains_key("var") && own.len() < every.len() / 2, "{own:?}");
     }
 
     #[test]

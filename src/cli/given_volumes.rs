@@ -78,7 +78,7 @@ pub(super) fn given_csi(text: &str) -> Result<GivenCsi, String> {
     }
 }
 
-/// The CSI plugins and volumes of a command line.
+// The CSI plugins and volumes of a command line. A documentation comment would replace that of the commands.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, serde::Serialize, serde::Deserialize)]
 pub(super) struct CsiArgs {
     /// Say where a CSI plugin listens that this machine runs; may be repeated

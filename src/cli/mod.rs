@@ -65,7 +65,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{CommandFactory as _, Parser as _};
+use clap::{CommandFactory as _, FromArgMatches as _};
 
 use self::api::{ChangeArgs, FindArgs, OneArgs, PromoteArgs, ShowArgs};
 use crate::agent::model::Role;
@@ -93,7 +93,9 @@ struct Cli {
     command: Command,
 }
 
+// The arguments of a command are made when it is called, also below Of: all of them take longer than many a command.
 #[derive(Debug, clap::Subcommand)]
+#[command(defer = true)]
 enum Command {
     /// Run a job file in the foreground
     Run(Box<RunArgs>),
@@ -107,38 +109,27 @@ enum Command {
     /// Run an agent: keep jobs running across restarts of the agent and of the machine, and serve Nomad's HTTP API
     Agent(AgentArgs),
     /// Jobs of the running agent
-    #[command(subcommand)]
-    Job(JobCommand),
+    Job(Of<JobCommand>),
     /// Allocations of the running agent
-    #[command(subcommand)]
-    Alloc(AllocCommand),
+    Alloc(Of<AllocCommand>),
     /// Deployments of the running agent
-    #[command(subcommand)]
-    Deployment(deployments::DeploymentCommand),
+    Deployment(Of<deployments::DeploymentCommand>),
     /// Evaluations of the running agent
-    #[command(subcommand)]
-    Eval(evals::EvalCommand),
+    Eval(Of<evals::EvalCommand>),
     /// Variables of the running agent
-    #[command(subcommand)]
-    Var(vars::VarCommand),
+    Var(Of<vars::VarCommand>),
     /// Namespaces of the running agent
-    #[command(subcommand)]
-    Namespace(namespaces::NamespaceCommand),
+    Namespace(Of<namespaces::NamespaceCommand>),
     /// Services of the running agent
-    #[command(subcommand)]
-    Service(service::ServiceCommand),
+    Service(Of<service::ServiceCommand>),
     /// Volumes of the running agent
-    #[command(subcommand)]
-    Volume(volume::VolumeCommand),
+    Volume(Of<volume::VolumeCommand>),
     /// HTTP API, metrics, scheduler configuration and snapshots of the running agent
-    #[command(subcommand)]
-    Operator(operator::OperatorCommand),
+    Operator(Of<operator::OperatorCommand>),
     /// The running agent as a whole
-    #[command(subcommand)]
-    System(nodes::SystemCommand),
+    System(Of<nodes::SystemCommand>),
     /// Tokens for the API of the running agent
-    #[command(subcommand)]
-    Token(TokenCommand),
+    Token(Of<TokenCommand>),
     /// List what runs here
     Ps(PsArgs),
     /// Show what runs here, or all that is known of a job or an allocation
@@ -166,14 +157,11 @@ enum Command {
     /// Check which features for running tasks this machine has, what missing ones affect, and how to enable them
     Doctor(DoctorArgs),
     /// This machine as a node
-    #[command(subcommand)]
-    Node(NodeCommand),
+    Node(Of<NodeCommand>),
     /// Networks of allocations
-    #[command(subcommand)]
-    Network(NetworkCommand),
+    Network(Of<NetworkCommand>),
     /// Plugins
-    #[command(subcommand)]
-    Plugin(PluginCommand),
+    Plugin(Of<PluginCommand>),
     /// Take up a run in the background whose supervisor was killed; commands do that by themselves
     #[command(hide = true)]
     Supervise(SuperviseArgs),
@@ -184,6 +172,13 @@ enum Command {
         /// For which shell
         shell: Shell,
     },
+}
+
+// Makes the commands below another one deferred, too. A documentation comment would replace that of the command.
+#[derive(Debug, clap::Args)]
+struct Of<C: clap::Subcommand> {
+    #[command(subcommand)]
+    command: C,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -869,7 +864,12 @@ struct PluginLaunchArgs {
 /// Runs the command line `args` (the program's name first) and returns the exit status.
 #[must_use]
 pub fn run(args: Vec<OsString>) -> i32 {
-    let cli = match Cli::try_parse_from(args::go_flags(args, &Cli::command())) {
+    let mut command = Cli::command();
+    let args = args::go_flags(args, &command);
+    let parsed = command
+        .try_get_matches_from_mut(args)
+        .and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command)));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
             // If stdout or stderr is closed, there is no way to report it.
@@ -885,15 +885,15 @@ pub fn run(args: Vec<OsString>) -> i32 {
         Command::Validate(args) => validate::run(&args),
         Command::Agent(AgentArgs { command: Some(AgentCommand::Upgrade(args)), .. }) => ask::upgrade(&args),
         Command::Agent(args) => agent::run(&args),
-        Command::Job(command) => Ok(jobs::run_command(&command)),
-        Command::Alloc(AllocCommand::Status(args)) => runs::status(&args),
-        Command::Alloc(AllocCommand::Logs(args)) => logs::run(&args),
-        Command::Alloc(AllocCommand::Exec(args)) => session::exec(&args),
-        Command::Alloc(AllocCommand::Restart(args)) => runs::restart(&args),
-        Command::Alloc(AllocCommand::Signal(args)) => runs::signal(&args),
-        Command::Alloc(AllocCommand::Stop(args)) => Ok(jobs::stop_alloc(&args)),
-        Command::Alloc(AllocCommand::Fs(args)) => Ok(alloc_fs::run(&args)),
-        Command::Token(command) => token::run(&command),
+        Command::Job(Of { command }) => Ok(jobs::run_command(&command)),
+        Command::Alloc(Of { command: AllocCommand::Status(args) }) => runs::status(&args),
+        Command::Alloc(Of { command: AllocCommand::Logs(args) }) => logs::run(&args),
+        Command::Alloc(Of { command: AllocCommand::Exec(args) }) => session::exec(&args),
+        Command::Alloc(Of { command: AllocCommand::Restart(args) }) => runs::restart(&args),
+        Command::Alloc(Of { command: AllocCommand::Signal(args) }) => runs::signal(&args),
+        Command::Alloc(Of { command: AllocCommand::Stop(args) }) => Ok(jobs::stop_alloc(&args)),
+        Command::Alloc(Of { command: AllocCommand::Fs(args) }) => Ok(alloc_fs::run(&args)),
+        Command::Token(Of { command }) => token::run(&command),
         Command::Ps(args) => runs::ps(&args),
         Command::Status(args) => runs::status(&args),
         Command::Stop(args) => runs::stop(&args),
@@ -907,20 +907,20 @@ pub fn run(args: Vec<OsString>) -> i32 {
         Command::Logs(args) => logs::run(&args),
         Command::Gc(args) => gc::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Node(NodeCommand::Status(args)) => node::status(&args),
-        Command::Node(NodeCommand::Drain(args)) => Ok(nodes::drain(&args)),
-        Command::Node(NodeCommand::Eligibility(args)) => Ok(nodes::eligibility(&args)),
-        Command::Deployment(command) => Ok(deployments::run(&command)),
-        Command::Eval(command) => Ok(evals::run(&command)),
-        Command::Var(command) => Ok(vars::run(&command)),
-        Command::Namespace(command) => Ok(namespaces::run(&command)),
-        Command::Service(command) => Ok(service::run(&command)),
-        Command::Volume(command) => Ok(volume::run(&command)),
-        Command::Operator(command) => Ok(operator::run(&command)),
-        Command::System(command) => Ok(nodes::system(&command)),
-        Command::Network(NetworkCommand::Status(args)) => network::status(&args),
-        Command::Plugin(PluginCommand::Launch(args)) => plugin::launch(&args),
-        Command::Plugin(PluginCommand::Status(args)) => Ok(volume::plugin_status(&args)),
+        Command::Node(Of { command: NodeCommand::Status(args) }) => node::status(&args),
+        Command::Node(Of { command: NodeCommand::Drain(args) }) => Ok(nodes::drain(&args)),
+        Command::Node(Of { command: NodeCommand::Eligibility(args) }) => Ok(nodes::eligibility(&args)),
+        Command::Deployment(Of { command }) => Ok(deployments::run(&command)),
+        Command::Eval(Of { command }) => Ok(evals::run(&command)),
+        Command::Var(Of { command }) => Ok(vars::run(&command)),
+        Command::Namespace(Of { command }) => Ok(namespaces::run(&command)),
+        Command::Service(Of { command }) => Ok(service::run(&command)),
+        Command::Volume(Of { command }) => Ok(volume::run(&command)),
+        Command::Operator(Of { command }) => Ok(operator::run(&command)),
+        Command::System(Of { command }) => Ok(nodes::system(&command)),
+        Command::Network(Of { command: NetworkCommand::Status(args) }) => network::status(&args),
+        Command::Plugin(Of { command: PluginCommand::Launch(args) }) => plugin::launch(&args),
+        Command::Plugin(Of { command: PluginCommand::Status(args) }) => Ok(volume::plugin_status(&args)),
         Command::Supervise(args) => supervise::run(&args),
         Command::Version => print(format!("agentbin {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
         Command::Completion { shell } => {
@@ -967,6 +967,19 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_deferred_does_not_change_what_a_command_does() {
+        let (lazy, mut all) = (Cli::command(), Cli::command());
+        all.build();
+        for command in lazy.get_subcommands() {
+            assert_eq!(command.get_arguments().count(), 0, "{command} is not deferred");
+            let built = all.find_subcommand(command.get_name()).unwrap();
+            let told = |command: &clap::Command| command.get_about().map(ToString::to_string);
+            assert!(told(command).is_some());
+            assert_eq!((told(built), built.is_hide_set()), (told(command), command.is_hide_set()), "{command}");
+        }
     }
 
     #[test]
