@@ -379,6 +379,16 @@ mod launch {
 
     /// Everybody takes turns within a round, so that a busy moment of the machine hits all of them. Returns the times of what
     /// measures from inside, back to back and after a pause, by name.
+    /// Whose turn it is in a round: nobody has always the same one before him, whose caches he would find.
+    fn order(candidates: usize, round: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..candidates).collect();
+        order.rotate_left(round / 2 % candidates.max(1));
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        order
+    }
+
     fn take_turns(
         options: &Options,
         candidates: &mut [Candidate],
@@ -390,8 +400,9 @@ mod launch {
         for block in 0..blocks {
             let rounds = options.runs * (block + 1) / blocks - options.runs * block / blocks;
             for idle in [false, true] {
-                for _ in 0..rounds {
-                    for candidate in &mut *candidates {
+                for round in 0..rounds {
+                    for number in order(candidates.len(), round) {
+                        let candidate = &mut candidates[number];
                         if idle {
                             pause(IDLE_PAUSE);
                         }
