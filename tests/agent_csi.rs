@@ -8,12 +8,13 @@ mod csi_driver;
 mod world;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use agent::{Agent, nomad, nomad_says, own_command, own_memory};
 use csi_driver::{Driver, SHARED, SINGLE, binary, job, of_a_job, plugin_job};
+use world::secrets::{self, SECRET, Watch};
 use world::{World, need_root};
 
 /// The parts of the agent's tests: the agent, the `nomad` command, and the driver as a task of a job.
@@ -90,7 +91,7 @@ fn volume_file(id: &str, capacity: &str, access: &str, more: &str) -> String {
     format!(
         "type = \"csi\"\nid = \"{id}\"\nname = \"volume-{id}\"\nplugin_id = \"disk\"\ncapacity_min = \"{capacity}\"\n\
          capability {{\n access_mode = \"{access}\"\n attachment_mode = \"file-system\"\n}}\n\
-         secrets {{\n token = \"t0ken-of-a-volume\"\n}}\nmount_options {{\n mount_flags = [\"password=fl4g-of-a-volume\"]\n}}\n{more}"
+         secrets {{\n token = \"{SECRET}\"\n}}\nmount_options {{\n mount_flags = [\"password=fl4g-{SECRET}\"]\n}}\n{more}"
     )
 }
 
@@ -178,17 +179,42 @@ fn f7_the_real_command_makes_uses_expands_and_deletes_a_volume() {
     assert_eq!(std::fs::read_dir(driver.path("state/volumes")).unwrap().count(), 0);
     assert_eq!(driver.left(), Vec::<String>::new());
 
-    // No secret is where others could read it.
-    let world = &driver.world;
-    let out = Command::new("grep")
-        .args(["-r", "-l", "-a", "-E", "t0ken-of-a-volume|fl4g-of-a-volume", "-s"])
-        .arg(world.data_dir())
-        .output();
-    assert_eq!(String::from_utf8_lossy(&out.unwrap().stdout), "");
-    assert!(!cluster.agent().log().contains("of-a-volume"));
+    let events = cluster.agent().events();
+    assert!(events.contains("volume-data") || events.contains("\"data\""), "{events}");
+    assert!(!events.contains(SECRET), "{events}");
     cluster.run(&["job", "stop", "-detach", "plugin"]);
     cluster.until("the plugin is gone", &["plugin", "status"], "No CSI plugins");
     cluster.agent.take().unwrap().wind_up();
+}
+
+/// F6: what looks for secrets in every test of volumes finds them.
+#[test]
+fn f6_a_secret_that_is_shown_is_found() {
+    const SHOWN: &str = "s3cret-that-is-shown";
+    let dir = tempfile::tempdir().unwrap();
+    let mut watch = Watch::for_secret(SHOWN, &[dir.path()]);
+    assert_eq!(watch.end(), std::collections::BTreeSet::new());
+    let mut watch = Watch::for_secret(SHOWN, &[dir.path()]);
+    let mut child = Command::new("sleep").arg("60").env("X", format!("in an environment: {SHOWN}")).spawn().unwrap();
+    let mut other = Command::new("sh").args(["-c", "read x", SHOWN]).stdin(Stdio::piped()).spawn().unwrap();
+    // Deleted before the watch ends.
+    std::fs::create_dir(dir.path().join("database")).unwrap();
+    let file = dir.path().join("database/file");
+    std::fs::write(&file, [b"\xff\0", SHOWN.as_bytes(), b"\0"].concat()).unwrap();
+    std::fs::write(dir.path().join("of-the-test.hcl"), SHOWN).unwrap();
+    #[expect(clippy::disallowed_methods, reason = "the watch has its own interval")]
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(dir.path().join(format!("named-{SHOWN}")), "").unwrap();
+    let found = watch.end();
+    for one in [&mut child, &mut other] {
+        one.kill().unwrap();
+        one.wait().unwrap();
+    }
+    for wanted in ["environ of a process", "cmdline of a process", "database/file", "a name"] {
+        assert!(found.iter().any(|one| one.contains(wanted)), "{wanted}: {found:#?}");
+    }
+    assert!(!found.iter().any(|one| one.contains("of-the-test")), "{found:#?}");
 }
 
 /// The same steps by commands of our own, which need no `nomad`. (P1)
@@ -318,8 +344,8 @@ fn f7_a_volume_is_released_by_the_next_agent() {
     let test = "f7_a_volume_is_released_by_the_next_agent";
     let Some(binary) = binary(test) else { return };
     let driver = of_a_job(World::new());
-    let more = ", \"--attach\", \"--secret\", \"token=t0ken-of-a-volume\"";
-    let Some(mut cluster) = Cluster::start(test, &driver, binary, more) else { return };
+    let more = format!(", \"--attach\", \"--secret\", \"{}\"", secrets::asked("token", SECRET));
+    let Some(mut cluster) = Cluster::start(test, &driver, binary, &more) else { return };
     let file = cluster.file("data.hcl", &volume_file("data", "1MiB", SINGLE, ""));
     cluster.run(&["volume", "create", &file]);
     cluster.run_job("one.hcl", &holder("one", SINGLE, "true"));
@@ -358,7 +384,7 @@ fn f7_the_file_system_of_a_volume_grows_below_its_task() {
     let spec = |size: &str| {
         volume_file("data", size, SINGLE, "parameters {\n backend = \"loop\"\n}\n")
             .replace("mount_flags", "fs_type = \"ext4\"\n mount_flags")
-            .replace("password=fl4g-of-a-volume", "noatime")
+            .replace(&format!("password=fl4g-{SECRET}"), "noatime")
     };
     let file = cluster.file("data.hcl", &spec("16MiB"));
     cluster.run(&["volume", "create", &file]);
@@ -403,7 +429,7 @@ fn f7_a_hundred_volumes_take_little_of_the_agent() {
         let volume = json!({
             "ID": id, "Name": id, "PluginID": "disk", "RequestedCapacityMin": 1 << 20,
             "RequestedCapabilities": [{ "AccessMode": SINGLE, "AttachmentMode": "file-system" }],
-            "Secrets": { "token": "s3cret" }, "Parameters": { "kind": "slow" },
+            "Secrets": { "token": SECRET }, "Parameters": { "kind": "slow" },
         });
         agent.json("PUT", &format!("/v1/volume/csi/{id}/create"), &json!({ "Volumes": [volume] }));
     };

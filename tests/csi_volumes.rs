@@ -9,13 +9,13 @@ mod world;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use csi_driver::{Driver, SHARED, SINGLE, binary, create_at, job, of_a_job, plugin_job};
+use csi_driver::{Driver, SHARED, SINGLE, binary, create_at, job, of_a_job, of_a_job_at, plugin_job};
 use engine::{IMAGE, TestEngine};
 use nix::mount::{MsFlags, mount};
 use serde_json::json;
+use world::secrets::SECRET;
 use world::{Out, World, need_root, seconds, signal, wait_for_text};
 
 fn fine(out: &Out) {
@@ -37,8 +37,8 @@ fn f7_a_task_has_its_volume_and_all_is_undone_in_reverse() {
     let Some(binary) = binary("f7_a_task_has_its_volume_and_all_is_undone_in_reverse") else { return };
     let driver = Driver::start(binary, &["--attach"]);
     let id = driver.create("one", SINGLE);
-    let options = "mount_options {\n mount_flags = [\"password=fl4g-s3cret\"]\n }";
-    let out = driver.run(&job(SINGLE, options, "", "echo kept > /data/file; ls -d /data; mount"), &id);
+    let options = format!("mount_options {{\n mount_flags = [\"password=fl4g-{SECRET}\"]\n }}");
+    let out = driver.run(&job(SINGLE, &options, "", "echo kept > /data/file; ls -d /data; mount"), &id);
     fine(&out);
     let expected = [
         "ControllerPublishVolume",
@@ -51,7 +51,7 @@ fn f7_a_task_has_its_volume_and_all_is_undone_in_reverse() {
     assert_eq!(driver.calls(), expected);
     let stage = driver.entries().into_iter().find(|entry| entry["call"] == "NodeStageVolume").unwrap();
     assert_eq!((&stage["mode"], &stage["flags"]), (&json!("SINGLE_NODE_WRITER"), &json!(1)));
-    assert!(!format!("{out:?}").contains("s3cret"), "{out:?}");
+    assert!(!format!("{out:?}").contains(SECRET), "{out:?}");
     driver.clean();
     // The data stays; each place can make it read-only.
     for (volume, mount) in [("", "read_only = true"), ("read_only = true", "")] {
@@ -329,7 +329,7 @@ fn f2_the_mounts_of_a_csi_volume_travel_as_asked() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let driver = Driver { world, dir, child: Arc::default(), ends: Arc::default(), keeper: None };
+    let driver = of_a_job_at(world, dir);
     let id = driver.create("one", SINGLE);
     let class = driver.world.file(
         "Mounts.java",

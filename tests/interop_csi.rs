@@ -3,6 +3,9 @@
 
 #[path = "support/csi_binary.rs"]
 mod csi_binary;
+#[path = "support/secrets.rs"]
+#[allow(dead_code, reason = "every test program uses a part")]
+mod secrets;
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,6 +20,7 @@ use agentbin::sys::owned::OwnDir;
 use serde_json::{Value, json};
 
 use csi_binary::binary as driver;
+use secrets::SECRET;
 
 /// A driver that runs, and where it keeps what.
 struct Running {
@@ -90,12 +94,12 @@ impl Drop for Running {
 }
 
 fn capability() -> Capability {
-    let options = MountOptions { fs_type: String::new(), flags: vec!["password=fl4g-s3cret".to_owned()] };
+    let options = MountOptions { fs_type: String::new(), flags: vec![format!("password=fl4g-{SECRET}")] };
     Capability::from_words("multi-node-multi-writer", "file-system", options).unwrap()
 }
 
 fn secrets() -> Secrets {
-    Secrets([("password".to_owned(), "v3ry-s3cret".to_owned())].into())
+    Secrets([("password".to_owned(), SECRET.to_owned())].into())
 }
 
 async fn created(client: &Client, name: &str) -> Volume {
@@ -142,7 +146,7 @@ async fn f5_a_plugin_says_what_it_is_and_can() {
 #[tokio::test]
 async fn f7_one_stage_one_publish_for_each_and_all_undone_in_reverse() {
     let Some(binary) = driver("f7_one_stage_one_publish_for_each_and_all_undone_in_reverse") else { return };
-    let running = Running::new(binary, &[], &["--secret", "password=v3ry-s3cret"]);
+    let running = Running::new(binary, &[], &["--secret", &secrets::asked("password", SECRET)]);
     let volume = created(&running.client(), "one").await;
     let manager = running.manager().await;
     manager.join(join("a", &volume), never()).await.unwrap();
@@ -152,7 +156,7 @@ async fn f7_one_stage_one_publish_for_each_and_all_undone_in_reverse() {
     // Beside each there is its lock.
     for path in entries.filter(|path| path.extension().is_some_and(|end| end == "json")) {
         let text = std::fs::read_to_string(path).unwrap();
-        assert!(!text.contains("s3cret") && text.contains("multi-node-multi-writer"), "{text}");
+        assert!(!text.contains(SECRET) && text.contains("multi-node-multi-writer"), "{text}");
     }
     // Whoever comes after a restart knows of both.
     drop(manager);
@@ -176,13 +180,13 @@ async fn f7_one_stage_one_publish_for_each_and_all_undone_in_reverse() {
     let new = NewVolume {
         name: "two".to_owned(),
         capabilities: vec![capability()],
-        secrets: Secrets([("password".to_owned(), "wr0ng-s3cret".to_owned())].into()),
+        secrets: Secrets([("password".to_owned(), format!("wr0ng-{SECRET}"))].into()),
         ..NewVolume::default()
     };
     let error = running.client().create_volume(&new).await.unwrap_err();
     assert!(error.to_string().contains("the secrets of the volume are missing or wrong"), "{error}");
     let shown = format!("{error} {error:?} {new:?} {volume:?} {:?}", join("a", &volume));
-    assert!(!shown.contains("s3cret"), "{shown}");
+    assert!(!shown.contains(SECRET), "{shown}");
 }
 
 /// Every step of a volume's life, and what happens at it.

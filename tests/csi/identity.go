@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -43,7 +45,11 @@ func (d *driver) authenticate(request any) error {
 	if _, isNodeExpansion := request.(*csi.NodeExpandVolumeRequest); !wanted || !carries || isNodeExpansion {
 		return nil
 	}
-	if found, ok := carrier.GetSecrets()[key]; !ok || found != value {
+	found, ok := carrier.GetSecrets()[key]
+	if _, isHash := strings.CutPrefix(value, "sha256:"); isHash {
+		found = fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(found)))
+	}
+	if !ok || found != value {
 		return status.Errorf(codes.Unauthenticated, "the secret %q is missing or wrong", key)
 	}
 	return nil

@@ -27,7 +27,7 @@ type options struct {
 	faults   string // see faults.go
 	services string // node, controller or monolith
 	topology string // KEY=VALUE; empty for none
-	secret   string // KEY=VALUE that calls with secrets must carry; empty for none
+	secret   string // KEY=VALUE or KEY=sha256:HEX that calls with secrets must carry; empty for none
 	most     int    // volumes that the node can have
 	attach   bool   // volumes are attached by the controller before a node stages them
 	stage    bool   // volumes are staged
@@ -46,7 +46,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.faults, "faults", "", "file that says which calls fail")
 	flags.StringVar(&o.services, "services", "monolith", "node, controller or monolith")
 	flags.StringVar(&o.topology, "topology", "", "KEY=VALUE of this node")
-	flags.StringVar(&o.secret, "secret", "", "KEY=VALUE that calls with secrets must carry")
+	flags.StringVar(&o.secret, "secret", "", "KEY=VALUE, or KEY=sha256:HEX of the value, that calls with secrets must carry")
 	flags.IntVar(&o.most, "most", 1000, "volumes that the node can have")
 	flags.BoolVar(&o.attach, "attach", false, "volumes are attached first")
 	flags.BoolVar(&o.stage, "stage", true, "volumes are staged")

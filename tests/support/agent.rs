@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::world::secrets::SECRET;
 use crate::world::{Out, World, seconds};
 
 /// An agent, killed at the end of its test if it still lives then.
@@ -71,6 +72,23 @@ impl Agent<'_> {
 
     pub fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         try_ask(self.world, method, path, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+    }
+
+    /// All events that there are, and those of a second more.
+    pub fn events(&self) -> String {
+        let mut stream = UnixStream::connect(socket(self.world)).unwrap();
+        stream.write_all(b"GET /v1/event/stream?index=0 HTTP/1.1\r\nHost: agent\r\n\r\n").unwrap();
+        let (mut text, deadline) = (Vec::new(), Instant::now() + seconds(1));
+        let mut bytes = vec![0; 1 << 16];
+        while let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            stream.set_read_timeout(Some(left)).unwrap();
+            match stream.read(&mut bytes) {
+                Ok(0) => panic!("the stream of events has ended: {}", String::from_utf8_lossy(&text)),
+                Ok(length) => text.extend_from_slice(&bytes[..length]),
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}"),
+            }
+        }
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     pub fn json(&self, method: &str, path: &str, body: &Value) -> Value {
@@ -162,6 +180,7 @@ pub fn try_ask(world: &World, method: &str, path: &str, body: &str) -> std::io::
     stream.read_to_end(&mut answer)?;
     let text = String::from_utf8_lossy(&answer).into_owned();
     let broken = || std::io::Error::other(format!("broken off: {text:?}"));
+    assert!(!text.contains(SECRET), "{method} {path} shows a secret: {text}");
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(broken)?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(broken)?;
     let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
@@ -245,5 +264,6 @@ pub fn nomad_says(nomad: &Path, world: &World, args: &[&str]) -> (bool, String) 
     command.args(args).env("NOMAD_ADDR", format!("unix://{}", socket(world).display())).stdin(Stdio::null());
     let out = command.env_remove("NOMAD_TOKEN").output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(!text.contains(SECRET), "nomad {args:?} shows a secret: {text}");
     (out.status.success(), text)
 }

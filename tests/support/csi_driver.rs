@@ -17,6 +17,7 @@ use serde_json::Value;
 
 pub use csi_binary::binary;
 
+use crate::world::secrets::Watch;
 use crate::world::{self, Out, World, seconds};
 
 /// A driver that is started again whenever it dies.
@@ -27,6 +28,8 @@ pub struct Driver {
     pub child: Arc<Mutex<Option<Child>>>,
     pub ends: Arc<AtomicBool>,
     pub keeper: Option<JoinHandle<()>>,
+    /// Fails the test if a secret is where others could read it.
+    watch: Watch,
 }
 
 impl Driver {
@@ -51,7 +54,8 @@ impl Driver {
                 }
             }
         });
-        Driver { world, dir, child, ends, keeper: Some(keeper) }
+        let watch = Watch::start(&[&world.path(""), dir.path()]);
+        Driver { world, dir, child, ends, keeper: Some(keeper), watch }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -167,6 +171,10 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         self.stop();
+        let shown = self.watch.end();
+        if !std::thread::panicking() {
+            assert!(shown.is_empty(), "a secret is shown: {shown:#?}");
+        }
     }
 }
 
@@ -208,7 +216,12 @@ pub fn plugin_job(driver: &str, command: &str, args: &str, more: &str) -> String
 
 /// A driver that is a task of a run, not started yet.
 pub fn of_a_job(world: World) -> Driver {
-    Driver { world, dir: tempfile::tempdir().unwrap(), child: Arc::default(), ends: Arc::default(), keeper: None }
+    of_a_job_at(world, tempfile::tempdir().unwrap())
+}
+
+pub fn of_a_job_at(world: World, dir: tempfile::TempDir) -> Driver {
+    let watch = Watch::start(&[&world.path(""), dir.path()]);
+    Driver { world, dir, child: Arc::default(), ends: Arc::default(), keeper: None, watch }
 }
 
 impl Driver {

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+#[path = "secrets.rs"]
+pub mod secrets;
+
 /// Leaves the test with a reason where it cannot run without root; on CI that is a failure.
 #[allow(unused_macros, reason = "not every test program needs it")]
 macro_rules! need_root {
