@@ -364,7 +364,7 @@ const SCOPE: &str = "agentbin-asked.scope";
 #[test]
 #[ignore = "run by c2_a_scope_of_systemd_is_there_when_it_is_said"]
 fn asks_for_a_scope() {
-    let made = agentbin::cgroup::scope::enter(Path::new("/run"), SCOPE, Duration::from_secs(30));
+    let made = agentbin::cgroup::systemd::Systemd::of_system().enter_scope(SCOPE, Duration::from_secs(30));
     let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let line = cgroups.lines().find(|line| line.contains(SCOPE)).unwrap_or("not in it");
     println!("\nmade {made:?} {line}");
@@ -401,4 +401,42 @@ fn c2_a_scope_of_systemd_is_there_when_it_is_said() {
         assert!(child.wait().unwrap().success());
     }
     systemd.until("the scope has ended", || of_scope("ActiveState") == "inactive");
+}
+
+const SLICE: &str = "agentbin-asked_of.slice";
+
+/// Does with the slice of a container what its driver does, and what `AGENTBIN_TEST_SLICE` says.
+#[test]
+#[ignore = "run by c2_a_slice_of_systemd_is_there_until_it_is_stopped"]
+fn asks_for_a_slice() {
+    let (systemd, patience) = (agentbin::cgroup::systemd::Systemd::of_system(), Duration::from_secs(30));
+    for _ in 0..2 {
+        match std::env::var("AGENTBIN_TEST_SLICE").unwrap().as_str() {
+            "make" => systemd.make_slice(SLICE, "the container of a test", patience).unwrap(),
+            _ => systemd.stop_slice(SLICE, patience).unwrap(),
+        }
+    }
+}
+
+/// C2: a slice is there when systemd has said so, with memory accounting and no matter how often it is asked for, and gone when it was
+/// stopped.
+#[test]
+fn c2_a_slice_of_systemd_is_there_until_it_is_stopped() {
+    need_root!();
+    let world = World::new();
+    let Some(systemd) = Systemd::boot(&world) else { return };
+    let ask = |what: &str| {
+        let mut command = systemd.inside().unwrap();
+        command.arg(std::env::current_exe().unwrap()).args(["--exact", "asks_for_a_slice", "--ignored"]);
+        let out = command.env("AGENTBIN_TEST_SLICE", what).output().unwrap();
+        assert!(out.status.success(), "{what}: {out:?}\n{}", systemd.log());
+    };
+    let told = |name: &str| systemd.ctl(&["show", "--value", "-p", name, SLICE]).1.trim().to_owned();
+    for _ in 0..20 {
+        ask("make");
+        let found = ["ActiveState", "Description", "MemoryAccounting", "Slice"].map(told);
+        assert_eq!(found, ["active", "the container of a test", "yes", "agentbin.slice"], "{}", systemd.log());
+        ask("stop");
+        assert_eq!(told("ActiveState"), "inactive", "{}", systemd.log());
+    }
 }

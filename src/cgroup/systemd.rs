@@ -212,11 +212,12 @@ struct Peer {
 }
 
 impl Peer {
-    /// The user is the one of the socket's other end; the number is only its name.
+    /// The user is the one of the socket's other end; the number is only its name. All in one piece, as systemd's own clients do it: a
+    /// call that systemd reads together with the last line would lie there until something follows it.
     fn log_in(&mut self) -> io::Result<()> {
         let user = rustix::process::geteuid().as_raw().to_string();
         let hex = user.bytes().fold(String::new(), |hex, digit| hex + &format!("{digit:02x}"));
-        self.send(format!("\0AUTH EXTERNAL {hex}\r\n").as_bytes())?;
+        self.send(format!("\0AUTH EXTERNAL {hex}\r\nBEGIN\r\n").as_bytes())?;
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
             if line.len() > 256 {
@@ -227,7 +228,7 @@ impl Peer {
         if !line.starts_with(b"OK ") {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "systemd does not accept this user"));
         }
-        self.send(b"BEGIN\r\n")
+        Ok(())
     }
 
     fn left(&self) -> io::Result<Duration> {
