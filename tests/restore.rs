@@ -136,12 +136,11 @@ fn shells(world: &World) -> BTreeSet<i32> {
             .environ()
             .is_ok_and(|env| env.iter().any(|(key, value)| format!("{}={}", key.display(), value.display()) == marked));
         let runs_counter = process.cmdline().is_ok_and(|words| words.iter().any(|word| word == COUNTER));
-        // Not those that it has forked and that are about to become a sleep.
-        let forked = process.stat().is_ok_and(|stat| {
-            procfs::process::Process::new(stat.ppid)
-                .and_then(|p| p.cmdline())
-                .is_ok_and(|w| w.iter().any(|w| w == COUNTER))
-        });
+        // Not those that it has forked and that are about to become a sleep, or have ended since their words were read.
+        let Ok(stat) = process.stat() else { continue };
+        let forked = procfs::process::Process::new(stat.ppid)
+            .and_then(|p| p.cmdline())
+            .is_ok_and(|w| w.iter().any(|w| w == COUNTER));
         if named && runs_counter && !forked {
             found.insert(process.pid);
         }
