@@ -18,7 +18,7 @@ const LONGEST: u64 = 64 << 20;
 pub fn asked(key: &str, value: &str) -> String {
     use sha2::Digest as _;
     let hash = sha2::Sha256::digest(value);
-    format!("{key}=sha256:{}", hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    hash.iter().fold(format!("{key}=sha256:"), |text, byte| text + &format!("{byte:02x}"))
 }
 
 fn has(bytes: &[u8], secret: &str) -> bool {
@@ -49,7 +49,9 @@ impl Watch {
                     in_processes(secret, &mut found);
                     // What is deleted later was there.
                     if round.is_multiple_of(20) {
-                        dirs.iter().for_each(|dir| in_files(dir, secret, true, &mut found));
+                        for dir in &dirs {
+                            in_files(dir, secret, true, &mut found);
+                        }
                     }
                     if ends.load(Ordering::Relaxed) {
                         break;
@@ -70,7 +72,9 @@ impl Watch {
     pub fn end(&mut self) -> BTreeSet<String> {
         self.ends.store(true, Ordering::Relaxed);
         let mut found = self.thread.take().map(|thread| thread.join().unwrap()).unwrap_or_default();
-        self.dirs.iter().for_each(|dir| in_files(dir, self.secret, true, &mut found));
+        for dir in &self.dirs {
+            in_files(dir, self.secret, true, &mut found);
+        }
         found
     }
 }
