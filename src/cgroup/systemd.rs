@@ -212,8 +212,8 @@ struct Peer {
 }
 
 impl Peer {
-    /// The user is the one of the socket's other end; the number is only its name. All in one piece, as systemd's own clients do it: a
-    /// call that systemd reads together with the last line would lie there until something follows it.
+    /// The user is the one of the socket's other end; the number is only its name. All in one piece, as systemd's own clients do it, so
+    /// that no call arrives together with the last line.
     fn log_in(&mut self) -> io::Result<()> {
         let user = rustix::process::geteuid().as_raw().to_string();
         let hex = user.bytes().fold(String::new(), |hex, digit| hex + &format!("{digit:02x}"));

@@ -91,7 +91,9 @@ pub fn is_in_pid_namespace(pid: i32, namespace: u64) -> bool {
 /// What the kernel says.
 pub fn has_children() -> io::Result<bool> {
     use rustix::process::{WaitId, WaitIdOptions, waitid};
-    match waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT) {
+    // Also those whose end is told by another signal than SIGCHLD, or by none.
+    let every = WaitIdOptions::from_bits_retain(libc::__WALL.cast_unsigned());
+    match waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT | every) {
         Ok(_) => Ok(true),
         Err(rustix::io::Errno::CHILD) => Ok(false),
         Err(error) => Err(error.into()),
