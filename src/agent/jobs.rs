@@ -145,6 +145,16 @@ mod tests {
     }
 
     #[test]
+    fn a_csi_volume_without_modes_is_not_taken() {
+        let task = serde_json::json!({ "Name": "t", "Driver": "exec", "Config": { "command": "/bin/true" } });
+        let volume = serde_json::json!({ "Name": "data", "Type": "csi", "Source": "data" });
+        let group = serde_json::json!({ "Name": "g", "Tasks": [task], "Volumes": { "data": volume } });
+        let job = serde_json::json!({ "ID": "web", "Type": "batch", "Datacenters": ["dc1"], "TaskGroups": [group] });
+        let told = read(&jobspec::canonicalize(&job, 0).unwrap()).unwrap_err();
+        assert!(told.len() == 2 && told[0].contains("without attachment_mode"), "{told:?}");
+    }
+
+    #[test]
     fn what_an_agent_decides_is_no_warning() {
         let of_run = [
             "job: update has no effect with agentbin run",

@@ -61,7 +61,7 @@ fn volume(group: &Section<'_>, block: &Expanded<'_>, name: &str, kind: JobType) 
     check_name(&section, section.pos_of("source"), "source of the volume", &source, LONGEST_NAME);
     let read_only = section.bool("read_only").unwrap_or(false);
     let csi = if is_csi {
-        csi_use(&section)
+        Some(csi_use(&section))
     } else {
         check_host(&section, read_only);
         None
@@ -88,13 +88,14 @@ fn volume(group: &Section<'_>, block: &Expanded<'_>, name: &str, kind: JobType) 
     Some(Volume { name, source, read_only, per_alloc, csi, access_mode, attachment_mode, pos })
 }
 
-/// How a volume of a plugin is used. What the words mean is known where the volume is.
-fn csi_use(section: &Section<'_>) -> Option<CsiUse> {
+/// How a volume of a plugin is used. What the words mean is known where the volume is. Job files for Nomad 1.0 have no modes,
+/// which servers of today refuse: such a file is valid, and does not run.
+fn csi_use(section: &Section<'_>) -> CsiUse {
     let mode = |key: &str, example: &str| {
         let mode = section.string(key).unwrap_or_default();
         if mode.is_empty() {
             let message = format!("{} is a CSI volume without {key}; write {key} = \"{example}\"", section.name);
-            section.error(section.pos_of(key), message);
+            section.refuse(section.pos_of(key), message);
         }
         mode
     };
@@ -114,7 +115,7 @@ fn csi_use(section: &Section<'_>) -> Option<CsiUse> {
         let message = format!("{} is a CSI volume, which cannot be sticky; remove sticky", section.name);
         section.error(section.pos_of("sticky"), message);
     }
-    (!attachment_mode.is_empty() && !access_mode.is_empty()).then_some(CsiUse { access_mode, attachment_mode, options })
+    CsiUse { access_mode, attachment_mode, options }
 }
 
 fn check_host(section: &Section<'_>, read_only: bool) {

@@ -183,6 +183,17 @@ fn f1_what_is_wrong_with_them_has_its_line() {
 }
 
 #[test]
+fn f1_a_csi_volume_without_modes_is_valid_and_does_not_run() {
+    let parsed = Given::default().parse(&both("type = \"csi\"\nsource = \"a\"", AT)).unwrap();
+    let told: Vec<_> = parsed.refusals.iter().map(ToString::to_string).collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(
+        told.iter().zip(["attachment_mode = ", "access_mode = "]).all(|(told, fix)| told.contains(fix)),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn f1_a_disk_may_migrate_and_stick() {
     let parsed = Given::default()
         .parse(&around_group("ephemeral_disk {\nmigrate = true\nsticky = true\nsize = 500\n}"))
