@@ -572,6 +572,9 @@ fn a_shared_cpuset_of_the_host_stays() {
     task.kill_all(soon(5)).unwrap();
     task.remove(soon(5)).unwrap();
     assert!(cpuset.exists());
+    if bench.fs.regime() == Regime::V1 {
+        assert_ne!(std::fs::read_to_string(cpuset.join("cpuset.cpus")).unwrap().trim(), "", "others share these cores");
+    }
     share.remove(soon(5)).unwrap();
     bench.nothing_left();
 }
@@ -599,7 +602,19 @@ fn c3_an_empty_cpuset_of_the_host_gets_the_reserved_cores_or_is_passed_over() {
         task.kill_all(soon(5)).unwrap();
         drop(process);
         task.remove(soon(5)).unwrap();
+        assert_eq!(read("cpuset.cpus"), "");
+        // What an agent writes before it removes the directory.
+        let above = given.parent().unwrap().join("cpuset.cpus");
+        let cores = std::fs::read_to_string(&above).unwrap();
+        std::fs::write(&above, " ").unwrap();
+        std::fs::write(&above, cores).unwrap();
     }
+    // Cores that were there before stay.
+    std::fs::write(given.join("cpuset.cpus"), "0").unwrap();
+    let resources = Resources { cpuset_cpus: "0".to_owned(), ..Resources::default() };
+    let task = TaskCgroup::create_with_cpuset(&bench.fs, &bench.path("t"), Some(&given), &resources).unwrap();
+    task.remove(soon(5)).unwrap();
+    assert_eq!(read("cpuset.cpus"), "0");
     std::fs::remove_dir(&given).unwrap();
     let missing = TaskCgroup::create_with_cpuset(&bench.fs, &bench.path("t"), Some(&given), &Resources::default());
     missing.unwrap().remove(soon(5)).unwrap();

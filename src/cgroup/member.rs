@@ -25,6 +25,8 @@ pub(super) struct Member {
     pub(super) relative: PathBuf,
     /// False for a directory that the host gave: joined, never limited, killed or removed.
     pub(super) ours: bool,
+    /// A cpuset that the host gave empty: it has the task's cores as long as the task runs.
+    pub(super) is_filled: bool,
 }
 
 impl Member {
@@ -49,7 +51,7 @@ impl Member {
 
     /// Whether this v1 cpuset accepts a process; an empty one returns ENOSPC. It is first filled with `cores`, if any are
     /// requested.
-    pub(super) fn has_cores(&self, cores: &str) -> Result<bool> {
+    pub(super) fn has_cores(&mut self, cores: &str) -> Result<bool> {
         let dir = if cores.is_empty() { self.dir_if_there()? } else { Some(self.dir()?) };
         let Some(dir) = dir else { return Ok(false) };
         let empty = |name| Ok::<_, Error>(dir.read(name)?.trim().is_empty());
@@ -64,8 +66,19 @@ impl Member {
         }
         if empty("cpuset.cpus")? {
             dir.write("cpuset.cpus", cores)?;
+            self.is_filled = true;
         }
         Ok(true)
+    }
+
+    /// Takes the cores back that [`has_cores`](Self::has_cores) gave to a cpuset of the host, unless others are in it. An agent
+    /// removes it later; until then it could not take a core away from the directory above, and each allocation that it places
+    /// meanwhile would fail.
+    pub(super) fn empty_cores(&self) -> Result<()> {
+        match self.dir().and_then(|dir| dir.write("cpuset.cpus", "\n")) {
+            Err(e) if !e.is_gone() && !matches!(e.errno(), Some(libc::EBUSY | libc::ENOSPC)) => Err(e),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn remove(&self, deadline: Instant) -> Result<()> {

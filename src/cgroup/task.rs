@@ -39,8 +39,8 @@ impl TaskCgroup {
     /// (`/sys/fs/cgroup/cpuset/nomad/share`, or relative to the cpuset tree). On v2 it has no effect.
     ///
     /// An empty one gets the cores that `resources` requests: Nomad makes a directory for a task with reserved cores and leaves it
-    /// to the executor to fill it. Where no cores are requested, an empty or missing one is not used: the task gets its own cpuset,
-    /// like its other directories.
+    /// to the executor to fill it; [`remove`](Self::remove) empties it again. Where no cores are requested, an empty or missing one
+    /// is not used: the task gets its own cpuset, like its other directories.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -55,7 +55,7 @@ impl TaskCgroup {
         }
         let mut task = TaskCgroup::open(fs, relative)?;
         if let (Some(path), Regime::V1) = (cpuset, fs.regime()) {
-            let given = given_member(fs, "cpuset", path)?;
+            let mut given = given_member(fs, "cpuset", path)?;
             if given.has_cores(&resources.cpuset_cpus)? {
                 task.use_cpuset(given);
             }
@@ -84,7 +84,7 @@ impl TaskCgroup {
         if let Err(error) = set_up {
             let mut made = task.clone();
             let mut fresh = fresh.into_iter();
-            made.members.retain(|_| fresh.next().unwrap_or(false));
+            made.members.retain(|m| fresh.next().unwrap_or(false) || m.is_filled);
             let _first_error_counts = made.remove(Instant::now() + RACE);
             return Err(error);
         }
@@ -105,7 +105,12 @@ impl TaskCgroup {
         if fs.regime() == Regime::Off {
             return Err(Error::Off);
         }
-        let member = |tree: &Arc<Tree>| Member { tree: Arc::clone(tree), relative: relative.clone(), ours: true };
+        let member = |tree: &Arc<Tree>| Member {
+            tree: Arc::clone(tree),
+            relative: relative.clone(),
+            ours: true,
+            is_filled: false,
+        };
         let members = fs.trees().iter().map(member).collect();
         Ok(TaskCgroup { regime: fs.regime(), members, oom_baseline: 0 })
     }
@@ -285,6 +290,7 @@ impl TaskCgroup {
         let ours = || self.members.iter().filter(|m| m.ours);
         let mut failures: Vec<Error> = ours().filter_map(|m| m.remove(deadline).err()).collect();
         failures.extend(ours().filter_map(|m| m.remove_parents().err()));
+        failures.extend(self.members.iter().filter(|m| m.is_filled).filter_map(|m| m.empty_cores().err()));
         if failures.is_empty() { Ok(()) } else { Err(Error::Remove(failures)) }
     }
 
@@ -414,5 +420,5 @@ fn member_at(tree: &Arc<Tree>, path: &Path) -> Result<Member> {
     let bad = || Error::BadPath(path.to_owned());
     let inner = if path.is_absolute() { tree.strip(path).ok_or_else(bad)? } else { path.to_owned() };
     let relative = checked(&inner).map_err(|_| bad())?;
-    Ok(Member { tree: Arc::clone(tree), relative, ours: false })
+    Ok(Member { tree: Arc::clone(tree), relative, ours: false, is_filled: false })
 }
