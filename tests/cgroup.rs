@@ -759,6 +759,8 @@ fn c2_an_empty_cpuset_above_is_filled() {
     }
     let above = bench.folder("cpuset", "");
     std::fs::create_dir(&above).unwrap();
+    // It has some where cgroup.clone_children is set.
+    std::fs::write(above.join("cpuset.cpus"), "\n").unwrap();
     let cpus = || std::fs::read_to_string(above.join("cpuset.cpus")).unwrap();
     assert_eq!(cpus().trim(), "");
     let task = bench.create("t", &Resources::default());
