@@ -29,6 +29,22 @@ fn n8_hello_says_who_and_where_it_is() {
     world.assert_clean();
 }
 
+/// Whoever reads both streams at one terminal sees the last line before the end of the task.
+#[test]
+fn n8_what_a_task_has_written_stands_before_its_end() {
+    need_root!();
+    let world = World::new();
+    let path = world.path("said");
+    for round in 0..20 {
+        let said = std::fs::File::create(&path).unwrap();
+        let mut run = world.command(&[example("hello").to_str().unwrap()]);
+        let status = run.stdout(said.try_clone().unwrap()).stderr(said).status().unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(status.success() && text.ends_with("==> hello: Terminated: Exit Code: 0\n"), "{round}: {text}");
+    }
+    world.assert_clean();
+}
+
 #[test]
 fn n8_pipeline_passes_files_from_task_to_task() {
     need_root!();

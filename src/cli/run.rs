@@ -35,7 +35,7 @@ use crate::jobspec;
 use crate::logs::follower::{Finisher, Follower, Output, Start};
 use crate::logs::ship::{Outlets, Report, Shipment, Sink};
 use crate::spec::collections::BTreeSet;
-use crate::spec::{Group, Job, Signal};
+use crate::spec::{EventKind, Group, Job, Signal};
 use crate::sys::mutant;
 use crate::sys::owned;
 use crate::sys::task::boxed;
@@ -824,13 +824,17 @@ async fn allocation(
 ) -> (AllocResult, Vec<CleanupError>) {
     let Started { mut alloc, readers, shipments } = started;
     let mut reading = JoinSet::new();
-    let mut finishers: Vec<Finisher> = Vec::new();
+    let mut finishers: Vec<(String, Finisher)> = Vec::new();
     for (follower, shape, source) in readers {
-        finishers.push(follower.finisher());
+        finishers.push((source.task.clone(), follower.finisher()));
         reading.spawn(boxed(copy(follower, shape, source, queue.clone(), style, Arc::clone(&labels))));
     }
-    let result = alloc.run(ends.stop.subscribe(), events).await;
-    finishers.iter().for_each(Finisher::finish);
+    let (told, heard) = mpsc::unbounded_channel();
+    let passing = crate::sys::task::spawn(boxed(pass(heard, finishers.clone(), events)));
+    let result = alloc.run(ends.stop.subscribe(), told).await;
+    for (_, finisher) in &finishers {
+        finisher.finish();
+    }
     shipments.iter().for_each(Shipment::finish);
     let mut shipping = JoinSet::new();
     for shipment in shipments {
@@ -838,6 +842,7 @@ async fn allocation(
     }
     let mut abandoned = ends.abandon.subscribe();
     let drained = async {
+        let _never_fails = passing.await;
         while reading.join_next().await.is_some() {}
         while shipping.join_next().await.is_some() {}
     };
@@ -864,6 +869,22 @@ async fn allocation(
     }
     let control = alloc.control();
     (result, hearing(&control, &ends.stop, alloc.destroy()).await)
+}
+
+/// Passes the events of an allocation on. The end of a task comes behind what it has written.
+async fn pass(
+    mut heard: mpsc::UnboundedReceiver<AllocEvent>,
+    readers: Vec<(String, Finisher)>,
+    events: mpsc::UnboundedSender<AllocEvent>,
+) {
+    while let Some(event) = heard.recv().await {
+        if event.event.kind == EventKind::Terminated {
+            for (_, reader) in readers.iter().filter(|(task, _)| *task == event.event.task) {
+                reader.caught_up().await;
+            }
+        }
+        let _ = events.send(event);
+    }
 }
 
 /// Passes one stream of one task to the writer.

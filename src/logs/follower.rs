@@ -23,7 +23,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
@@ -31,7 +31,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::pack::{self, Packed};
 use super::{dir, fifo};
@@ -161,7 +161,7 @@ impl Source {
     }
 }
 
-/// Tells a follower that the writer is done. Clones refer to the same follower.
+/// Tells a follower that the writer is done, or that there is something to read. Clones refer to the same follower.
 #[derive(Debug, Clone, Default)]
 pub struct Finisher(Arc<Finish>);
 
@@ -169,6 +169,10 @@ pub struct Finisher(Arc<Finish>);
 struct Finish {
     asked: AtomicBool,
     notify: Notify,
+    /// How often somebody has asked for what is there.
+    wanted: AtomicU64,
+    /// The question that the follower has answered.
+    seen: watch::Sender<u64>,
 }
 
 impl Finisher {
@@ -176,6 +180,15 @@ impl Finisher {
     pub fn finish(&self) {
         self.0.asked.store(true, Ordering::Release);
         self.0.notify.notify_one();
+    }
+
+    /// Waits until whoever calls [`Follower::next`] has taken everything that is written now, and calls it again; or until the
+    /// follower is dropped.
+    pub async fn caught_up(&self) {
+        let wanted = self.0.wanted.fetch_add(1, Ordering::AcqRel) + 1;
+        self.0.notify.notify_one();
+        let mut seen = self.0.seen.subscribe();
+        let _sender_is_ours = seen.wait_for(|seen| *seen >= wanted).await.map(drop);
     }
 
     fn asked(&self) -> bool {
@@ -249,6 +262,12 @@ impl Drop for Watch {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn_blocking(move || drop(fd));
         }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.finish.0.seen.send_replace(u64::MAX);
     }
 }
 
@@ -374,11 +393,14 @@ impl Follower {
         loop {
             tokio::task::coop::consume_budget().await;
             let finishing = self.finish.asked();
+            let wanted = self.finish.0.wanted.load(Ordering::Acquire);
             self.take_notices()?;
             if let Some(data) = self.read()? {
                 return Ok(Some(Output::Data(data)));
             }
-            if self.look || finishing || self.watch.is_none() {
+            // Whoever asks does not wait until a notice has come.
+            let is_asked = *self.finish.0.seen.borrow() < wanted;
+            if self.look || finishing || is_asked || self.watch.is_none() {
                 self.look = false;
                 match self.step()? {
                     Step::Nothing => {}
@@ -395,6 +417,7 @@ impl Follower {
             if finishing {
                 return Ok(None);
             }
+            self.finish.0.seen.send_replace(wanted);
             self.wait().await?;
         }
     }
@@ -820,6 +843,30 @@ mod tests {
         assert!(follower.watch.is_some() && follower.current.as_ref().unwrap().watch.is_some());
         follower.finisher().finish();
         assert_eq!(next(&mut follower).await, None);
+    }
+
+    #[tokio::test]
+    async fn d2_a_follower_that_is_asked_has_taken_what_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = rotator(&dir, 10, 1000);
+        let mut follower = Follower::open(dir.path(), BASE, Start::Beginning).unwrap();
+        let (finisher, taken) = (follower.finisher(), Arc::new(AtomicU64::new(0)));
+        let counter = Arc::clone(&taken);
+        let reading = tokio::spawn(async move {
+            while let Some(Output::Data(bytes)) = follower.next().await.unwrap() {
+                tokio::task::yield_now().await;
+                counter.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            }
+        });
+        for n in 1..200 {
+            writer.write(b"12345678\n");
+            finisher.caught_up().await;
+            assert_eq!(taken.load(Ordering::Relaxed), n * 9);
+        }
+        finisher.finish();
+        reading.await.unwrap();
+        // Nobody reads any more.
+        finisher.caught_up().await;
     }
 
     #[tokio::test]
