@@ -49,10 +49,6 @@ const MOST_LEFT: usize = 8;
 /// How often to look if the kernel has no inotify instance left (there are few per user).
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Pauses between looks, in ms, before inotify is used: closing an instance waits for grace periods of the kernel, also when a
-/// process ends, and most followers of a short task end before.
-const EARLY: [u64; 8] = [2, 4, 8, 8, 16, 16, 16, 16];
-
 /// Where to begin reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
@@ -103,8 +99,6 @@ pub struct Follower {
     /// Without a current file: the lowest index that has not been read.
     expected: u64,
     watch: Option<Watch>,
-    /// The pauses before there is one.
-    early: std::slice::Iter<'static, u64>,
     /// Names may have appeared since the directory was listed.
     look: bool,
     /// The lowest index at or below the current one that was created again.
@@ -282,8 +276,7 @@ impl Follower {
     pub fn open(dir: &Path, base: &str, start: Start) -> io::Result<Follower> {
         let root = dir::open_dir(dir)?;
         let mut follower = Follower {
-            watch: None,
-            early: EARLY.iter(),
+            watch: Watch::new(&root).ok(),
             root,
             base: base.to_owned(),
             current: None,
@@ -422,40 +415,18 @@ impl Follower {
         }
     }
 
-    async fn wait(&mut self) -> io::Result<()> {
-        let pause = match (self.early.next(), self.early.len()) {
-            (Some(pause), 1..) => Duration::from_millis(*pause),
-            (Some(_), 0) => {
-                self.begin_to_watch();
-                return Ok(());
-            }
-            (None, _) => LOOK_EVERY,
-        };
+    async fn wait(&self) -> io::Result<()> {
         let notice = async {
             if let Some(watch) = &self.watch {
                 watch.fd().readable().await.map(|mut guard| guard.retain_ready())
             } else {
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(LOOK_EVERY).await;
                 Ok(())
             }
         };
         tokio::select! {
             result = notice => result,
             () = self.finish.0.notify.notified() => Ok(()),
-        }
-    }
-
-    /// Uses inotify from now on, if there is an instance left. What happened before is to be looked for once more.
-    fn begin_to_watch(&mut self) {
-        self.look = true;
-        self.watch = Watch::new(&self.root).ok();
-        let (Some(watch), Some(current)) = (&self.watch, &mut self.current) else { return };
-        let Source::Plain(file) = &current.file else { return };
-        current.watch = watch.add_file(file);
-        if current.watch.is_none() {
-            self.watch = None;
-        } else if file.metadata().is_ok_and(|metadata| metadata.nlink() == 0) {
-            self.remade = Some(current.cursor.index);
         }
     }
 
@@ -678,13 +649,8 @@ mod tests {
             .unwrap()
     }
 
-    /// One that watches from the beginning.
     fn follow(dir: &TempDir, start: Start) -> Follower {
-        let mut follower = Follower::open(dir.path(), BASE, start).unwrap();
-        follower.early = [].iter();
-        follower.begin_to_watch();
-        assert!(follower.watch.is_some());
-        follower
+        Follower::open(dir.path(), BASE, start).unwrap()
     }
 
     async fn next(follower: &mut Follower) -> Option<Output> {
@@ -788,19 +754,10 @@ mod tests {
 
     #[tokio::test]
     async fn d2_truncation_and_deletion_are_survived() {
-        for watches in [true, false] {
-            survives_truncation_and_deletion(watches).await;
-        }
-    }
-
-    async fn survives_truncation_and_deletion(watches: bool) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.stdout.0");
         std::fs::write(&path, "long line\n").unwrap();
         let mut follower = follow(&dir, Start::Beginning);
-        if !watches {
-            follower = Follower::open(dir.path(), BASE, Start::Beginning).unwrap();
-        }
         assert_eq!(next(&mut follower).await, Some(data("long line\n")));
         std::fs::write(&path, "short\n").unwrap();
         assert_eq!(next(&mut follower).await, Some(data("short\n")));
@@ -821,28 +778,6 @@ mod tests {
             writer.write(format!("{n}\n").as_bytes());
             assert_eq!(next(&mut follower).await, Some(data(&format!("{n}\n"))));
         }
-    }
-
-    #[tokio::test]
-    async fn d2_a_follower_that_ends_early_has_no_inotify_instance() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut writer = rotator(&dir, 10, 100);
-        let mut follower = Follower::open(dir.path(), BASE, Start::Beginning).unwrap();
-        writer.write(b"one\n");
-        assert_eq!(next(&mut follower).await, Some(data("one\n")));
-        assert!(tokio::time::timeout(Duration::from_millis(3), follower.next()).await.is_err());
-        writer.write(b"two\n");
-        assert_eq!(next(&mut follower).await, Some(data("two\n")));
-        assert!(follower.watch.is_none());
-        // Later it has one, and sees the file that was there before.
-        for n in 0..EARLY.len() {
-            assert!(tokio::time::timeout(Duration::from_millis(3), follower.next()).await.is_err());
-            writer.write(format!("{n}\n").as_bytes());
-            assert_eq!(next(&mut follower).await, Some(data(&format!("{n}\n"))));
-        }
-        assert!(follower.watch.is_some() && follower.current.as_ref().unwrap().watch.is_some());
-        follower.finisher().finish();
-        assert_eq!(next(&mut follower).await, None);
     }
 
     #[tokio::test]
