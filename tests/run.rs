@@ -29,18 +29,28 @@ fn n8_hello_says_who_and_where_it_is() {
     world.assert_clean();
 }
 
-/// Whoever reads both streams at one terminal sees the last line before the end of the task.
+/// Whoever reads both streams at one terminal sees what README shows, with the last line before the end of the task.
 #[test]
 fn n8_what_a_task_has_written_stands_before_its_end() {
     need_root!();
     let world = World::new();
     let path = world.path("said");
+    let (_, readme) = include_str!("../README.md").split_once("<!-- demo:begin").unwrap();
+    let (_, shown) = readme.split_once("$ agentbin run examples/hello.nomad.hcl\n").unwrap();
+    let (shown, _) = shown.split_once("```").unwrap();
+    // What a quick task writes may be there before the event that it has started.
+    let sorted = |text: &str| {
+        let mut lines: Vec<String> = text.lines().map(|line| line.trim_end().to_owned()).collect();
+        lines.sort();
+        lines
+    };
     for round in 0..20 {
         let said = std::fs::File::create(&path).unwrap();
         let mut run = world.command(&[example("hello").to_str().unwrap()]);
         let status = run.stdout(said.try_clone().unwrap()).stderr(said).status().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(status.success() && text.ends_with("==> hello: Terminated: Exit Code: 0\n"), "{round}: {text}");
+        assert_eq!(sorted(&text), sorted(shown), "{round}");
     }
     world.assert_clean();
 }

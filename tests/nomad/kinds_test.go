@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -521,19 +522,23 @@ func (o *one) noteAction(alloc *api.Allocation, name string) {
 	o.note("action: output", string(out))
 }
 
-// noteStats keeps which statistics there are of a task: the names of all values, and what is said to be measured.
+// noteStats keeps which statistics there are of a task that is ready: the names of all values, and what is said to be measured.
 func (o *one) noteStats(alloc *api.Allocation) {
 	o.Helper()
+	// The agent keeps the last sample, which may be of the task's first instant: a cgroup then counts no memory yet.
+	ready := time.Now().UnixNano()
 	var stats struct {
 		ResourceUsage map[string]any
 		Tasks         map[string]struct {
+			Timestamp     int64
 			Pids          map[string]any
 			ResourceUsage map[string]map[string]any
 		}
 	}
 	o.until("statistics come", func() bool {
 		err := o.a.Get("/v1/client/allocation/"+alloc.ID+"/stats", &stats)
-		return err == nil && fmt.Sprint(stats.Tasks["web"].ResourceUsage["CpuStats"]["Measured"]) != "<nil>" &&
+		return err == nil && stats.Tasks["web"].Timestamp > ready &&
+			fmt.Sprint(stats.Tasks["web"].ResourceUsage["CpuStats"]["Measured"]) != "<nil>" &&
 			stats.Tasks["web"].ResourceUsage["MemoryStats"] != nil
 	})
 	o.note("statistics of", strings.Join(slices.Sorted(maps.Keys(stats.ResourceUsage)), " "))
