@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -255,8 +256,20 @@ func (a *Agent) Kill() {
 	<-a.ended
 }
 
-// Stop asks the agent to end, as a service manager does.
+// Stop asks the agent to end, as a service manager does, once it hears that: it begins to answer requests before it handles
+// signals, and in our world it ignores this one until then.
 func (a *Agent) Stop() error {
+	err := Eventually("the agent handles signals", func() bool {
+		select {
+		case <-a.ended:
+			return true
+		default:
+			return a.handles(syscall.SIGINT)
+		}
+	})
+	if err != nil {
+		return err
+	}
 	if err := a.process.Process.Signal(syscall.SIGINT); err != nil {
 		return err
 	}
@@ -275,6 +288,15 @@ func (a *Agent) logPath() string { return filepath.Join(a.Dir, "agent.log") }
 func (a *Agent) Log() string {
 	text, _ := os.ReadFile(a.logPath())
 	return string(text)
+}
+
+// handles tells whether the agent's process has a handler for a signal.
+func (a *Agent) handles(signal syscall.Signal) bool {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.Pid()))
+	_, rest, _ := strings.Cut(string(text), "\nSigCgt:\t")
+	mask, _, _ := strings.Cut(rest, "\n")
+	caught, err := strconv.ParseUint(mask, 16, 64)
+	return err == nil && caught&(1<<(signal-1)) != 0
 }
 
 // LogTail is the last lines of it.
