@@ -372,6 +372,29 @@ func logmons() []agent.Process {
 	return slices.DeleteFunc(agent.Processes(), func(p agent.Process) bool { return !p.Is("logmon") })
 }
 
+// noHelpers waits until no executor and no log collector of either side is left; else it tells who is.
+func noHelpers(t *testing.T, a *agent.Agent) {
+	t.Helper()
+	var left []agent.Process
+	err := agent.Eventually("no helper of either side is left", func() bool {
+		left = slices.Concat(logmons(), executors())
+		return len(left) == 0
+	})
+	if err == nil {
+		return
+	}
+	text := ""
+	for _, p := range left {
+		text += fmt.Sprintf("process %d, child of %d: %.200q in %q, waits in %s\n", p.Pid, p.Parent, p.Command, p.Cgroups, p.WaitsIn())
+		for line := range strings.Lines(a.Log()) {
+			if strings.Contains(line, fmt.Sprintf("pid=%d\n", p.Pid)) || strings.Contains(line, fmt.Sprintf("id=%d\n", p.Pid)) {
+				text += "  " + line
+			}
+		}
+	}
+	t.Fatalf("%v:\n%s\nthe agent's log ends with:\n%s", err, text, a.LogTail(60))
+}
+
 // taskLogs is what a task has written so far, as the command line shows it.
 func taskLogs(t *testing.T, a *agent.Agent, alloc, task string, more ...string) string {
 	t.Helper()

@@ -282,7 +282,7 @@ func TestN1UpgradedUnderTasks(t *testing.T) {
 		livesAndEnds(t, a, alloc)
 	}
 	stopCounters(t, a, counts)
-	eventually(t, "no helper of either side is left", func() bool { return len(logmons()) == 0 && len(executors()) == 0 })
+	noHelpers(t, a)
 }
 
 // aroundStart is what stands around the second start of a counter.

@@ -375,7 +375,7 @@ func TestN1ThereAndBack(t *testing.T) {
 		livesAndEnds(t, a, before[0])
 		livesAndEnds(t, a, before[counts["exec"]])
 		stopCounters(t, a, counts)
-		eventually(t, "no helper of either side is left", func() bool { return len(logmons()) == 0 && len(executors()) == 0 })
+		noHelpers(t, a)
 	}
 	move(a.Remove, startCounters(t, a, counts))  // started by ours, taken over by stock
 	move(a.Install, startCounters(t, a, counts)) // and the other way round
