@@ -385,12 +385,8 @@ func noHelpers(t *testing.T, a *agent.Agent) {
 	}
 	text := ""
 	for _, p := range left {
-		text += fmt.Sprintf("process %d, child of %d: %.200q in %q, waits in %s\n", p.Pid, p.Parent, p.Command, p.Cgroups, p.WaitsIn())
-		for line := range strings.Lines(a.Log()) {
-			if strings.Contains(line, fmt.Sprintf("pid=%d\n", p.Pid)) || strings.Contains(line, fmt.Sprintf("id=%d\n", p.Pid)) {
-				text += "  " + line
-			}
-		}
+		// The agent names a process as pid=, or id=, at the end of a line.
+		text += fmt.Sprintf("%v\n%s\n", p, a.LogOf(fmt.Sprintf("id=%d\n", p.Pid), 20))
 	}
 	t.Fatalf("%v:\n%s\nthe agent's log ends with:\n%s", err, text, a.LogTail(60))
 }

@@ -484,7 +484,7 @@ func processesOf(alloc *api.Allocation) string {
 	var text strings.Builder
 	for _, p := range agent.Processes() {
 		if strings.Contains(strings.Join(slices.Concat(p.Command, p.Cgroups), " "), alloc.ID) {
-			fmt.Fprintf(&text, "process %d: %.200q in %q, waits in %s\n", p.Pid, p.Command, p.Cgroups, p.WaitsIn())
+			fmt.Fprintln(&text, p)
 		}
 	}
 	return text.String()

@@ -310,11 +310,11 @@ func (a *Agent) LogTail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// LogOf is the end of what the agent and its plugins have logged about an allocation.
-func (a *Agent) LogOf(alloc string, lines int) string {
+// LogOf is the end of what the agent and its plugins have logged with a word, such as the id of an allocation.
+func (a *Agent) LogOf(word string, lines int) string {
 	var found []string
 	for line := range strings.Lines(a.Log()) {
-		if strings.Contains(line, alloc) && !strings.Contains(line, "http: request complete") {
+		if strings.Contains(line, word) && !strings.Contains(line, "http: request complete") {
 			found = append(found, strings.TrimRight(line, "\n"))
 		}
 	}

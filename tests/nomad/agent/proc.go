@@ -3,6 +3,7 @@ package agent
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,6 +19,11 @@ type Process struct {
 	Exe string
 	// Cgroups are the paths of its cgroups, one a hierarchy.
 	Cgroups []string
+}
+
+// String describes it for who has to find out why a test failed.
+func (p Process) String() string {
+	return fmt.Sprintf("process %d, child of %d: %.200q in %q, waits in %s", p.Pid, p.Parent, p.Command, p.Cgroups, p.WaitsIn())
 }
 
 // Is tells whether a word is among its arguments.
