@@ -219,6 +219,28 @@ fn n8_the_environments_denylist_is_the_configured_one() {
     world.assert_clean();
 }
 
+/// The kernel lets a process that has an inotify instance end only after a grace period, and a user has few of them: executors tell
+/// what they have written.
+#[test]
+fn n8_output_is_followed_without_inotify() {
+    need_root!();
+    let world = World::new();
+    for driver in ["raw_exec", "exec"] {
+        let script = r#"["-c", "trap 'echo last; exit 0' INT; echo first; while :; do sleep 0.1; done"]"#;
+        let file = world.file("job.hcl", &batch(driver, "/bin/sh", script));
+        let mut run = world.start(&["--quiet", file.to_str().unwrap()]);
+        wait_for_text(&run.stdout, "first");
+        let open = std::fs::read_dir(format!("/proc/{}/fd", run.child.id())).unwrap();
+        let open: Vec<_> = open.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok()).collect();
+        let none = !open.iter().any(|link| link.to_string_lossy().contains("inotify"));
+        assert!(none && !open.is_empty(), "{driver}: {open:?}");
+        signal(&run.child, "INT");
+        let out = run.finish();
+        assert_eq!((out.status, out.stdout.as_str()), (130, "first\nlast\n"), "{driver}: {out:?}");
+    }
+    world.assert_clean();
+}
+
 #[test]
 fn n8_large_output_is_complete_across_rotation() {
     let world = World::new();

@@ -21,6 +21,7 @@ use super::values::ValuesFile;
 use super::volumes::{AllocVolumes, HostVolumes};
 use crate::cgroup::Cpusets;
 use crate::driver::{Dns, Driver, NetworkIsolation};
+use crate::logs::notices::Notices;
 use crate::net::{Network, Networks, Status};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{AllocId, Group, Job, Task};
@@ -117,6 +118,8 @@ pub(super) struct Place {
     pub(super) network: Option<Isolated>,
     /// The name servers of its tasks.
     pub(super) dns: Option<Dns>,
+    /// Of the tasks whose output somebody follows.
+    pub(super) notices: BTreeMap<String, Notices>,
     /// CSI volumes that its owner gave it, by their names.
     pub(super) given_csi: BTreeMap<String, CsiVolume>,
     /// Its CSI volumes that are mounted, by the group's names.

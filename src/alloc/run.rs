@@ -25,6 +25,7 @@ use super::steps::{AllocDirHook, CgroupsHook, NetworkHook, NosuidHook, RecordHoo
 use super::supervise::{AllocResult, Supervisor};
 use super::volumes::{AllocVolumes, HostVolumes};
 use super::{AllocEvent, Stop};
+use crate::logs::notices::Notices;
 use crate::spec::collections::BTreeMap;
 use crate::spec::{AllocId, EventKind, Group, Job};
 
@@ -96,6 +97,7 @@ impl Alloc {
             ports: Vec::new(),
             network: None,
             dns: None,
+            notices: BTreeMap::new(),
             given_csi: BTreeMap::new(),
             csi: HostVolumes::default(),
             processes_are_left: false,
@@ -208,6 +210,19 @@ impl Alloc {
         self.place.dir.logs()
     }
 
+    /// The notices that a task's driver will give of its output, once the task is started by this process; `None` if it gives
+    /// none, and then its files have to be watched.
+    pub fn notices(&mut self, task: &str) -> Option<Notices> {
+        let driver = &self.group().tasks.iter().find(|known| known.name == task)?.driver;
+        if self.place.restored.is_some() || !self.place.machine.drivers.get(driver)?.gives_notices() {
+            return None;
+        }
+        if !self.place.notices.contains_key(task) {
+            self.place.notices.insert(task.to_owned(), Notices::new().ok()?);
+        }
+        self.place.notices.get(task).cloned()
+    }
+
     /// Runs the steps before the tasks. If one fails, the earlier ones are undone, and then nothing of the allocation remains. The
     /// setup is cancelled when a stop is requested through its [`Control`].
     ///
@@ -279,6 +294,7 @@ impl Alloc {
             plugins: Arc::clone(&self.place.machine.csi.plugins),
             network: self.place.network.as_ref().map(|network| network.isolation.clone()),
             dns: self.place.dns.clone(),
+            notices: self.place.notices.clone(),
             values: self.place.machine.values.of_group(&self.place.job, &self.place.parent, &self.group().name),
             payload: Arc::clone(&self.place.payload),
             offers: Offers::new(&self.place),

@@ -19,7 +19,9 @@ use super::{AllocEvent, Stop};
 use crate::cgroup::Cpusets;
 use crate::csi::Plugins;
 use crate::driver::{Dns, NetworkIsolation};
+use crate::logs::notices::Notices;
 use crate::spec::IntoMap as _;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{AllocId, EventKind, JobType, TaskEvent};
 
 /// What the tasks of an allocation have in common.
@@ -43,6 +45,8 @@ pub(super) struct Shared {
     pub(super) network: Option<NetworkIsolation>,
     /// The name servers of its tasks.
     pub(super) dns: Option<Dns>,
+    /// Of the tasks whose output somebody follows.
+    pub(super) notices: BTreeMap<String, Notices>,
     /// The values that templates may read.
     pub(super) values: ValuesFile,
     /// The payload that the job was dispatched with.

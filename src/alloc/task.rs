@@ -746,6 +746,7 @@ impl TaskRunner {
             alloc_dir: self.shared.dir.path().to_owned(),
             neighbours: self.neighbours,
             logs: collection,
+            notices: self.shared.notices.get(name).cloned(),
             network: self.shared.network.clone(),
             dns: self.shared.dns.clone(),
             ..TaskConfig::default()

@@ -588,7 +588,7 @@ impl Run {
             let control = alloc.control();
             let why = match hearing(&control, stop, alloc.set_up()).await {
                 Ok(()) => match self
-                    .readers(&alloc, &labels)
+                    .readers(&mut alloc, &labels)
                     .and_then(|r| Ok((r, alloc.shipments(&self.sinks, &self.outlets)?)))
                 {
                     Ok((readers, shipments)) => {
@@ -649,18 +649,27 @@ impl Run {
         started
     }
 
-    fn readers(&self, alloc: &Alloc, labels: &Labels) -> anyhow::Result<Vec<(Follower, Shape, Source)>> {
+    fn readers(&self, alloc: &mut Alloc, labels: &Labels) -> anyhow::Result<Vec<(Follower, Shape, Source)>> {
         let mut readers = Vec::new();
         if self.supervised {
             return Ok(readers);
         }
-        for task in alloc.group().tasks.iter().filter(|t| !t.logs.disabled) {
+        let followed = alloc.group().tasks.iter().filter(|t| !t.logs.disabled).map(|t| t.name.clone());
+        for task in followed.collect::<Vec<_>>() {
+            let notices = alloc.notices(&task);
             for stream in [Stream::Stdout, Stream::Stderr] {
-                let base = format!("{}.{}", task.name, stream.name());
-                let follower = Follower::open(&alloc.log_dir(), &base, Start::Beginning)
-                    .with_context(|| format!("cannot follow the logs in {}", alloc.log_dir().display()))?;
+                let (logs, base) = (alloc.log_dir(), format!("{task}.{}", stream.name()));
+                let notice = notices.as_ref().map(|notices| match stream {
+                    Stream::Stdout => &notices.stdout,
+                    Stream::Stderr => &notices.stderr,
+                });
+                let follower = match notice {
+                    Some(notice) => Follower::told(&logs, &base, Start::Beginning, notice),
+                    None => Follower::open(&logs, &base, Start::Beginning),
+                };
+                let follower = follower.with_context(|| format!("cannot follow the logs in {}", logs.display()))?;
                 let source = Source {
-                    task: task.name.clone(),
+                    task: task.clone(),
                     group: alloc.group().name.clone(),
                     alloc: alloc.id().to_string(),
                     index: alloc.index(),
@@ -671,7 +680,7 @@ impl Run {
                 } else if labels.single {
                     Shape::Raw(stream)
                 } else {
-                    let prefix = format!("{} | ", labels.of(&source.group, source.index, &task.name));
+                    let prefix = format!("{} | ", labels.of(&source.group, source.index, &task));
                     Shape::Prefixed { stream, prefix, pending: Vec::new() }
                 };
                 readers.push((follower, shape, source));

@@ -286,6 +286,7 @@ pub(super) fn task_config(task: wire::TaskConfig) -> Result<TaskConfig, DriverEr
         mounts: task.mounts.into_iter().map(mount).collect::<Result<_, DriverError>>()?,
         devices: task.devices.into_iter().map(spec_device).collect(),
         logs: None,
+        notices: None,
         stdout_path: task.stdout_path,
         stderr_path: task.stderr_path,
         network: task.network_isolation_spec.map(network),

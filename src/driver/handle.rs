@@ -19,6 +19,7 @@ use crate::executor::{
     self, ALREADY_LAUNCHED, Compute, ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError,
     Isolation, NewLimits,
 };
+use crate::logs::notices::Notices;
 use crate::plugin::{Client, HclogLine, HostError, Launch, Life, Program, Reattach, ReattachConfig, role_environment};
 use crate::spec::IntoMap as _;
 use crate::spec::collections::BTreeMap;
@@ -199,13 +200,14 @@ struct Companions {
 struct Heir {
     log_file: PathBuf,
     spec: Arc<LaunchSpec>,
+    notices: Option<Notices>,
 }
 
 impl Heir {
     fn of(starter: &Starter, task: &TaskConfig, spec: &LaunchSpec) -> Option<Heir> {
         let outlive = spec.outlive.clone()?;
         let spec = LaunchSpec { outlive: Some(Outlive { adopt: true, ..outlive }), ..spec.clone() };
-        Some(Heir { log_file: starter.log_file(task), spec: Arc::new(spec) })
+        Some(Heir { log_file: starter.log_file(task), spec: Arc::new(spec), notices: task.notices.clone() })
     }
 
     /// As an earlier process kept it.
@@ -213,7 +215,7 @@ impl Heir {
         let bytes = owned::read(&launch_of(record), LONGEST_LAUNCH)?;
         let outlive = Some(Outlive { record: record.to_owned(), adopt: true });
         let spec = LaunchSpec { outlive, ..executor::launch_from(&bytes).map_err(io::Error::other)? };
-        Ok(Heir { log_file: starter.log_file(task), spec: Arc::new(spec) })
+        Ok(Heir { log_file: starter.log_file(task), spec: Arc::new(spec), notices: task.notices.clone() })
     }
 
     /// Keeps it for a later process, which an agent that was started anew does not tell the task's `config`.
@@ -379,8 +381,14 @@ impl Starter {
         }
     }
 
-    /// Starts an executor, which prepares for the launch of `ahead`.
-    async fn start(&self, log_file: &Path, network: &Path, ahead: Option<&LaunchSpec>) -> Result<Client, DriverError> {
+    /// Starts an executor, which prepares for the launch of `ahead` and gives `notices` of the output that it collects.
+    async fn start(
+        &self,
+        log_file: &Path,
+        network: &Path,
+        notices: Option<&Notices>,
+        ahead: Option<&LaunchSpec>,
+    ) -> Result<Client, DriverError> {
         let compute = *lock(&self.compute);
         let mut config = crate::spec::json::json!({
             "LogFile": log_file,
@@ -390,6 +398,9 @@ impl Starter {
         });
         if !network.as_os_str().is_empty() && !rustix::process::geteuid().is_root() {
             config["Network"] = crate::spec::json::json!(network);
+        }
+        if let Some(notices) = notices {
+            config["Notices"] = crate::spec::json::json!(notices.numbers());
         }
         if let Some(spec) = ahead {
             let cores = &spec.resources.cpuset_cpus;
@@ -405,6 +416,7 @@ impl Starter {
         let launch = Launch {
             args: &[OsString::from(config.to_string())],
             env: given.map_or_else(role_environment, given_environment),
+            inherits: notices.iter().flat_map(|notices| notices.descriptors()).collect(),
             new_session: true,
             socket_dir: Some(&self.settings.socket_dir),
             log: Box::new(|line: HclogLine| tracing::debug!(message = %line.message, "executor")),
@@ -423,10 +435,10 @@ impl Starter {
     /// Starts another executor for a task whose executor was killed, and writes the note for a later driver. One that is killed as
     /// well has successors.
     async fn take_over(&self, heir: &Heir, note: Option<&Note>) -> Result<Client, DriverError> {
-        let mut left = HEIRS;
+        let (mut left, network) = (HEIRS, &heir.spec.network_namespace);
         loop {
             left -= 1;
-            let (error, is_dead) = match self.start(&heir.log_file, &heir.spec.network_namespace, None).await {
+            let (error, is_dead) = match self.start(&heir.log_file, network, heir.notices.as_ref(), None).await {
                 Ok(client) => match adopt(&client, heir, note).await {
                     Ok(()) => return Ok(client),
                     Err(error) => {
@@ -557,7 +569,8 @@ impl Tasks {
         let cgroup = spec.cgroup.clone();
         let heir = Heir::of(&self.starter, task, &spec);
         let record = heir.as_ref().and_then(Heir::record).map(Path::to_owned).unwrap_or_default();
-        let started = self.starter.start(&self.starter.log_file(task), &spec.network_namespace, Some(&spec)).await;
+        let (log_file, network) = (self.starter.log_file(task), &spec.network_namespace);
+        let started = self.starter.start(&log_file, network, task.notices.as_ref(), Some(&spec)).await;
         // An executor that was killed before the launch may have created the cgroup already.
         let client = match started {
             Ok(client) => client,

@@ -135,6 +135,11 @@ pub trait Driver: Send + Sync {
         false
     }
 
+    /// Whether followers of a task's log files may rely on [`TaskConfig::notices`].
+    fn gives_notices(&self) -> bool {
+        false
+    }
+
     /// The cgroup, relative to each hierarchy's root, in which the driver puts a task of this name instead of the one it is
     /// given; `None` for a driver that does not choose.
     fn own_cgroup(&self, _alloc_id: &str, _task: &str) -> Option<PathBuf> {

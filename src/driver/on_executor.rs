@@ -470,6 +470,10 @@ impl<P: Plan> Driver for OnExecutor<P> {
         true
     }
 
+    fn gives_notices(&self) -> bool {
+        true
+    }
+
     fn config_schema(&self) -> Option<Spec> {
         Some(P::config_schema())
     }

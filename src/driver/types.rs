@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use crate::executor::Compute;
+use crate::logs::notices::Notices;
 use crate::plugin::Reattach;
 use crate::spec::collections::BTreeMap;
 use crate::spec::{Device, DriverConfig, ExitResult, LogCollection, Mount, Neighbours, Resources};
@@ -225,6 +226,8 @@ pub struct TaskConfig {
     pub devices: Vec<Device>,
     /// Where the driver collects the output; `None` leaves it to the paths below.
     pub logs: Option<LogCollection>,
+    /// Given of what is written to those files, by a driver that does so ([`Driver::gives_notices`](super::Driver::gives_notices)).
+    pub notices: Option<Notices>,
     /// Where stdout goes when the driver does not collect it: a FIFO or a file; empty discards it.
     pub stdout_path: String,
     /// The same for stderr.

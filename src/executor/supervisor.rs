@@ -26,6 +26,7 @@ use super::{
 use crate::cgroup::{self, CgroupFs, DeviceRule, Regime, Sampler, TaskCgroup};
 use crate::container::{self, FailureKind, Namespaces, Prepare, Prepared};
 use crate::logs::collector::{Collector, open_sink};
+use crate::logs::notices::Notices;
 use crate::logs::words_of_go;
 use crate::net;
 use crate::spec::{
@@ -69,6 +70,8 @@ pub struct LocalExecutor {
     phase: Mutex<Phase>,
     exit: watch::Sender<Option<ProcessState>>,
     sessions: Arc<Sessions>,
+    /// Given of the output that is collected.
+    notices: Option<Notices>,
 }
 
 /// Cgroup and shim that were made before the launch request.
@@ -128,7 +131,14 @@ impl LocalExecutor {
             phase: Mutex::new(Phase::Idle),
             exit: watch::Sender::new(None),
             sessions: Arc::default(),
+            notices: None,
         }
+    }
+
+    /// The same, and followers of the task's output get `notices` of it while it is collected here.
+    #[must_use]
+    pub fn telling(self, notices: Option<Notices>) -> LocalExecutor {
+        LocalExecutor { notices, ..self }
     }
 
     /// Brings this process, which must have no other thread, into a plain user's network, so that all that it starts is there: no
@@ -365,7 +375,8 @@ impl LocalExecutor {
         let output = match (record.pipes, &spec.logs) {
             (Some(pipes), Some(logs)) => {
                 let pids: Vec<i32> = [pid].into_iter().chain(cgroup.pids().map_err(cgroup_error)?).collect();
-                let collector = Collector::take_over(logs, pipes.map(|inode| adopt::find_pipe(&pids, inode)));
+                let pipes = pipes.map(|inode| adopt::find_pipe(&pids, inode));
+                let collector = Collector::take_over(logs, pipes, self.notices.as_ref());
                 Output::Collected(collector.map_err(|e| system("collect output", &e))?)
             }
             (Some(_), None) => {
@@ -459,7 +470,7 @@ impl LocalExecutor {
                 let limited = cgroup.set_limits(&self.resources(spec));
                 limited.map_err(|error| NotStarted::CgroupGone(cgroup_error(error)))?;
             }
-            Ok((open_output(spec, config)?, open_null()?))
+            Ok((open_output(spec, config, self.notices.as_ref())?, open_null()?))
         });
         let ((output, ends), null) = match ready {
             Ok(ready) => ready,
@@ -804,9 +815,13 @@ fn forbid_devices(cgroup: Option<&TaskCgroup>, rules: Option<&[DeviceRule]>) -> 
     }
 }
 
-fn open_output(spec: &LaunchSpec, config: &container::Config) -> Result<(Output, ChildEnds), ExecutorError> {
+fn open_output(
+    spec: &LaunchSpec,
+    config: &container::Config,
+    notices: Option<&Notices>,
+) -> Result<(Output, ChildEnds), ExecutorError> {
     if let Some(logs) = &spec.logs {
-        let (collector, ends) = Collector::new(logs)
+        let (collector, ends) = Collector::new(logs, notices)
             .map_err(|e| ExecutorError::System(format!("collect output in {}: {}", logs.dir.display(), chain(&e))))?;
         // The pipes belong to the executor; the task may want to reopen /dev/stdout.
         for end in [&ends.stdout, &ends.stderr] {

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::journal::Journal;
+use super::notices::{Notice, Notices};
 use super::pump::{self, End, Finished, Health, Pump, PumpHandle};
 use super::rotator::{Limits, LiveCounters, Rotator};
 use super::{dir, fifo};
@@ -86,8 +87,8 @@ impl Stream {
 }
 
 impl Collector {
-    /// Opens the files, creates the pipes and begins to collect. Close the [`ChildEnds`] once the task has them, otherwise the
-    /// streams never end.
+    /// Opens the files, creates the pipes and begins to collect; `notices` are given of what is written. Close the [`ChildEnds`] once
+    /// the task has them, otherwise the streams never end.
     ///
     /// The pipes belong to the user of this process; use `fchown(2)` on the ends if the task runs as another user and must be able
     /// to open `/dev/stdout` again.
@@ -97,10 +98,12 @@ impl Collector {
     ///
     /// # Panics
     /// Outside a tokio runtime with I/O and time enabled.
-    pub fn new(logs: &LogCollection) -> io::Result<(Collector, ChildEnds)> {
+    pub fn new(logs: &LogCollection, notices: Option<&Notices>) -> io::Result<(Collector, ChildEnds)> {
         let limits = Limits::from(logs);
-        let (stdout, stdout_end) = collect(&logs.dir, &logs.stdout_file, limits)?;
-        let (stderr, stderr_end) = collect(&logs.dir, &logs.stderr_file, limits)?;
+        let collect = |base: &str, notice| collect(Rotator::open(&logs.dir, base, limits)?.telling(notice));
+        let [out, err] = each(notices);
+        let (stdout, stdout_end) = collect(&logs.stdout_file, out)?;
+        let (stderr, stderr_end) = collect(&logs.stderr_file, err)?;
         Ok((Collector { stdout, stderr }, ChildEnds { stdout: stdout_end, stderr: stderr_end }))
     }
 
@@ -113,15 +116,20 @@ impl Collector {
     ///
     /// # Panics
     /// As [`new`](Self::new).
-    pub fn take_over(logs: &LogCollection, pipes: [Option<OwnedFd>; 2]) -> io::Result<Collector> {
+    pub fn take_over(
+        logs: &LogCollection,
+        pipes: [Option<OwnedFd>; 2],
+        notices: Option<&Notices>,
+    ) -> io::Result<Collector> {
         let limits = Limits::from(logs);
-        let [stdout, stderr] = pipes;
-        let stream = |base: &str, pipe: Option<OwnedFd>| {
-            let rotator = Rotator::open(&logs.dir, base, limits)?;
+        let ([stdout, stderr], [out, err]) = (pipes, each(notices));
+        let stream = |base: &str, pipe: Option<OwnedFd>, notice| {
+            let rotator = Rotator::open(&logs.dir, base, limits)?.telling(notice);
             let ended = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map(|(read, _)| read);
             Ok::<_, io::Error>(Stream::spawn(pipe.map_or_else(ended, Ok)?, rotator, None))
         };
-        Ok(Collector { stdout: stream(&logs.stdout_file, stdout)?, stderr: stream(&logs.stderr_file, stderr)? })
+        let stdout = stream(&logs.stdout_file, stdout, out)?;
+        Ok(Collector { stdout, stderr: stream(&logs.stderr_file, stderr, err)? })
     }
 
     /// The current counts.
@@ -207,8 +215,11 @@ impl HealthWatch {
     }
 }
 
-fn collect(dir: &Path, base: &str, limits: Limits) -> io::Result<(Stream, OwnedFd)> {
-    let rotator = Rotator::open(dir, base, limits)?;
+fn each(notices: Option<&Notices>) -> [Option<Notice>; 2] {
+    [notices.map(|notices| notices.stdout.clone()), notices.map(|notices| notices.stderr.clone())]
+}
+
+fn collect(rotator: Rotator) -> io::Result<(Stream, OwnedFd)> {
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     // Only our end: the task expects a stdout that blocks.
     rustix::io::ioctl_fionbio(&read, true)?;
@@ -299,7 +310,7 @@ mod tests {
     #[tokio::test]
     async fn d2_a_task_is_collected() {
         let dir = tempfile::tempdir().unwrap();
-        let (collector, ends) = Collector::new(&collection(dir.path())).unwrap();
+        let (collector, ends) = Collector::new(&collection(dir.path()), None).unwrap();
         let mut task = Command::new("sh")
             .args(["-c", "echo out; echo err >&2; printf tail"])
             .stdout(ends.stdout)
@@ -317,7 +328,7 @@ mod tests {
     #[tokio::test]
     async fn d2_a_background_child_does_not_hold_the_end_up() {
         let dir = tempfile::tempdir().unwrap();
-        let (collector, ends) = Collector::new(&collection(dir.path())).unwrap();
+        let (collector, ends) = Collector::new(&collection(dir.path()), None).unwrap();
         // `read` ends when the test closes its stdin.
         let mut task = Command::new("sh")
             .args(["-c", "echo before; read line"])
@@ -341,7 +352,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let logs = dir.path().join("logs");
         std::fs::create_dir(&logs).unwrap();
-        let (collector, ends) = Collector::new(&collection(&logs)).unwrap();
+        let (collector, ends) = Collector::new(&collection(&logs), None).unwrap();
         let mut health = collector.health();
         let mut task = File::from(ends.stdout);
         drop(ends.stderr);
@@ -375,7 +386,7 @@ mod tests {
     #[tokio::test]
     async fn a_missing_directory_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
-        let error = Collector::new(&collection(&dir.path().join("none"))).unwrap_err();
+        let error = Collector::new(&collection(&dir.path().join("none")), None).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 

@@ -5,7 +5,7 @@
 //!        | end of file
 //!        v
 //!   a higher index exists? --no--> finishing? --yes--> end
-//!        | yes                        | no: wait for inotify or the finish signal, read again
+//!        | yes                        | no: wait for a notice or the finish signal, read again
 //!        v
 //!   read current file once more (its writer left it before it made the next) --data--> hand it out
 //!        | end of file
@@ -13,7 +13,8 @@
 //!   open the next one
 //! ```
 //!
-//! Notifications are taken off the queue *before* the file is read, so that one that arrives afterwards wakes us again.
+//! Notices come from inotify, or from the writer itself ([`Notice`]). They are taken *before* the file is read, so that one that
+//! arrives afterwards wakes us again.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -33,6 +34,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, watch};
 
+use super::notices::Notice;
 use super::pack::{self, Packed};
 use super::{dir, fifo};
 use crate::sys::path::Root;
@@ -190,21 +192,61 @@ impl Finisher {
     }
 }
 
+/// What wakes one follower.
+#[derive(Debug)]
+enum Watch {
+    /// The kernel.
+    Inotify(Inotify),
+    /// Who writes the files.
+    Writer(AsyncFd<Arc<OwnedFd>>),
+}
+
 /// The inotify watches of one follower.
 #[derive(Debug)]
-struct Watch {
+struct Inotify {
     /// `None` only while it is dropped.
     fd: Option<AsyncFd<Arc<OwnedFd>>>,
     dir: i32,
 }
 
 impl Watch {
-    fn new(root: &Root) -> io::Result<Watch> {
+    fn fd(&self) -> &AsyncFd<Arc<OwnedFd>> {
+        match self {
+            Watch::Inotify(inotify) => inotify.fd(),
+            Watch::Writer(counter) => counter,
+        }
+    }
+
+    fn inotify(&self) -> Option<&Inotify> {
+        match self {
+            Watch::Inotify(inotify) => Some(inotify),
+            Watch::Writer(_) => None,
+        }
+    }
+
+    /// Takes all notices and calls `made` for each name that appeared, with `None` when any may have, or when a file's name may be
+    /// gone.
+    fn take(&self, mut made: impl FnMut(Option<&[u8]>)) -> io::Result<()> {
+        let taken = match self {
+            Watch::Inotify(inotify) => inotify.take(made),
+            Watch::Writer(counter) => {
+                counter.try_io(Interest::READABLE, |counter| Notice::take(counter)).map(|()| made(None))
+            }
+        };
+        match taken {
+            Err(e) if e.kind() != io::ErrorKind::WouldBlock => Err(e),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Inotify {
+    fn new(root: &Root) -> io::Result<Inotify> {
         let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
         let node = root.open_beneath(Path::new("."), OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
         let flags = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
         let dir = inotify::add_watch(&fd, fifo::proc_path(&node), flags)?;
-        Ok(Watch { fd: Some(crate::sys::watch::register(Arc::new(fd), Interest::READABLE)?), dir })
+        Ok(Inotify { fd: Some(crate::sys::watch::register(Arc::new(fd), Interest::READABLE)?), dir })
     }
 
     fn fd(&self) -> &AsyncFd<Arc<OwnedFd>> {
@@ -220,12 +262,10 @@ impl Watch {
         let _ = inotify::remove_watch(self.fd().get_ref(), watch);
     }
 
-    /// Takes all notifications and calls `made` for each name that appeared, with `None` when some were lost or a file's name may
-    /// be
-    /// gone.
+    /// As [`Watch::take`], until there are no more.
     fn take(&self, mut made: impl FnMut(Option<&[u8]>)) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); 4096];
-        let result: io::Result<()> = self.fd().try_io(Interest::READABLE, |fd| {
+        self.fd().try_io(Interest::READABLE, |fd| {
             let mut events = inotify::Reader::new(fd, &mut space);
             loop {
                 let event = match events.next() {
@@ -240,15 +280,11 @@ impl Watch {
                     made(Some(name.to_bytes()));
                 }
             }
-        });
-        match result {
-            Err(e) if e.kind() != io::ErrorKind::WouldBlock => Err(e),
-            _ => Ok(()),
-        }
+        })
     }
 }
 
-impl Drop for Watch {
+impl Drop for Inotify {
     /// Closing an inotify instance waits for a grace period of the kernel, up to 20 ms on an idle machine, so it is not done on the
     /// event loop.
     fn drop(&mut self) {
@@ -275,8 +311,26 @@ impl Follower {
     /// Outside a tokio runtime with I/O and time enabled.
     pub fn open(dir: &Path, base: &str, start: Start) -> io::Result<Follower> {
         let root = dir::open_dir(dir)?;
+        let watch = Inotify::new(&root).ok().map(Watch::Inotify);
+        Follower::watching(root, watch, base, start)
+    }
+
+    /// The same where whoever writes the files gives `notice` of it. The files of other writers are not waited for. A notice has one
+    /// follower at a time.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    ///
+    /// # Panics
+    /// As [`open`](Self::open).
+    pub fn told(dir: &Path, base: &str, start: Start, notice: &Notice) -> io::Result<Follower> {
+        let watch = Watch::Writer(crate::sys::watch::register(notice.descriptor(), Interest::READABLE)?);
+        Follower::watching(dir::open_dir(dir)?, Some(watch), base, start)
+    }
+
+    fn watching(root: Root, watch: Option<Watch>, base: &str, start: Start) -> io::Result<Follower> {
         let mut follower = Follower {
-            watch: Watch::new(&root).ok(),
+            watch,
             root,
             base: base.to_owned(),
             current: None,
@@ -484,13 +538,17 @@ impl Follower {
 
     /// At the end of the current file: moves on to the next, if there is one.
     fn step(&mut self) -> io::Result<Step> {
+        let named = self.remade.take();
         let (from, remade) = match &self.current {
             None => (self.expected, false),
-            Some(current) => match self.remade.take() {
-                // The file that we read was deleted, and the writer began again at a lower index.
-                Some(index) if current.file.is_deleted()? => (index, true),
-                _ => (current.cursor.index + 1, false),
-            },
+            // The file that we read was deleted, and the writer began again at its index or a lower one.
+            Some(current) if current.file.is_deleted()? => {
+                match named.map_or_else(|| self.made_anew(), |n| Ok(Some(n)))? {
+                    Some(index) => (index, true),
+                    None => (current.cursor.index + 1, false),
+                }
+            }
+            Some(current) => (current.cursor.index + 1, false),
         };
         let listing = dir::list(&self.root, &self.base)?;
         if !remade && self.step_back(listing.indexes().last().copied())? {
@@ -519,6 +577,26 @@ impl Follower {
             }
         }
         Ok(Step::Nothing)
+    }
+
+    /// The lowest index at or below that of the current file, which is deleted, at which there is another file now. Inotify names
+    /// it; without, it is looked for.
+    fn made_anew(&self) -> io::Result<Option<u64>> {
+        let (Some(current), None) = (&self.current, self.watch.as_ref().and_then(Watch::inotify)) else {
+            return Ok(None);
+        };
+        let mut lowest = None;
+        for read in self.left.iter().chain([&current.cursor]).filter(|read| read.index <= current.cursor.index) {
+            let is_another = match self.open_index(read.index)? {
+                // The inode of the file that is open cannot be in use again.
+                Some(Source::Plain(file)) => file.metadata()?.ino() != read.inode,
+                _ => false,
+            };
+            if is_another && lowest.is_none_or(|lowest| read.index < lowest) {
+                lowest = Some(read.index);
+            }
+        }
+        Ok(lowest)
     }
 
     /// If the newest file was deleted, a writer that is restarted continues with the previous one.
@@ -560,8 +638,9 @@ impl Follower {
     fn read_from(&mut self, mut file: Source, index: u64, offset: u64) -> io::Result<()> {
         let cursor = Cursor { index, inode: file.inode()?, offset };
         self.look = true;
+        let inotify = self.watch.as_ref().and_then(Watch::inotify);
         let added = match &mut file {
-            Source::Plain(file) => self.watch.as_ref().map(|watch| watch.add_file(file)),
+            Source::Plain(file) => inotify.map(|inotify| inotify.add_file(file)),
             Source::Packed(packed) => {
                 packed.skip(offset)?;
                 Some(None)
@@ -576,8 +655,8 @@ impl Follower {
         if self.left.len() > MOST_LEFT {
             self.left.pop_front();
         }
-        if let (Some(watch), Some(old)) = (&self.watch, old.watch) {
-            watch.remove(old);
+        if let (Some(inotify), Some(old)) = (self.watch.as_ref().and_then(Watch::inotify), old.watch) {
+            inotify.remove(old);
         }
         Ok(())
     }
@@ -638,6 +717,7 @@ mod tests {
     use proptest::prelude::*;
     use tempfile::TempDir;
 
+    use super::super::notices::Notices;
     use super::super::rotator::{Limits, Rotator};
     use super::*;
     use crate::spec::LogKeeping;
@@ -752,20 +832,82 @@ mod tests {
         assert_eq!(rest(follower).await, (b"zero four".to_vec(), 0));
     }
 
+    /// What wakes the followers of a test.
+    enum By {
+        Inotify,
+        Writer(Notice),
+        Time,
+    }
+
+    impl By {
+        fn follow(&self, dir: &TempDir, start: Start) -> Follower {
+            match self {
+                By::Inotify => follow(dir, start),
+                By::Writer(notice) => Follower::told(dir.path(), BASE, start, notice).unwrap(),
+                By::Time => {
+                    let mut follower = follow(dir, start);
+                    follower.watch = None;
+                    follower
+                }
+            }
+        }
+
+        fn each() -> [By; 3] {
+            [By::Inotify, By::Writer(Notices::new().unwrap().stdout), By::Time]
+        }
+
+        fn write(&self, path: &Path, text: &str) {
+            std::fs::write(path, text).unwrap();
+            if let By::Writer(notice) = self {
+                notice.tell();
+            }
+        }
+    }
+
     #[tokio::test]
     async fn d2_truncation_and_deletion_are_survived() {
+        for by in By::each() {
+            let dir = tempfile::tempdir().unwrap();
+            let path = |n: u32| dir.path().join(format!("{BASE}.{n}"));
+            by.write(&path(0), "long line\n");
+            let mut follower = by.follow(&dir, Start::Beginning);
+            assert_eq!(next(&mut follower).await, Some(data("long line\n")));
+            by.write(&path(0), "short\n");
+            assert_eq!(next(&mut follower).await, Some(data("short\n")));
+            std::fs::remove_file(path(0)).unwrap();
+            by.write(&path(0), "anew\n");
+            assert_eq!(next(&mut follower).await, Some(data("anew\n")));
+            by.write(&path(1), "next\n");
+            assert_eq!(next(&mut follower).await, Some(data("next\n")));
+            // The writer of everything anew begins with the lowest index. An inode that is in use is not given again.
+            let _in_use = std::fs::File::open(path(0)).unwrap();
+            std::fs::remove_file(path(0)).unwrap();
+            std::fs::remove_file(path(1)).unwrap();
+            by.write(&path(0), "from the start\n");
+            assert_eq!(next(&mut follower).await, Some(data("from the start\n")));
+        }
+    }
+
+    #[tokio::test]
+    async fn d2_who_is_told_by_the_writer_sees_all_and_sleeps_meanwhile() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("t.stdout.0");
-        std::fs::write(&path, "long line\n").unwrap();
-        let mut follower = follow(&dir, Start::Beginning);
-        assert_eq!(next(&mut follower).await, Some(data("long line\n")));
-        std::fs::write(&path, "short\n").unwrap();
-        assert_eq!(next(&mut follower).await, Some(data("short\n")));
-        std::fs::remove_file(&path).unwrap();
-        std::fs::write(&path, "anew\n").unwrap();
-        assert_eq!(next(&mut follower).await, Some(data("anew\n")));
-        std::fs::write(dir.path().join("t.stdout.1"), "next\n").unwrap();
-        assert_eq!(next(&mut follower).await, Some(data("next\n")));
+        let notice = Notices::new().unwrap().stdout;
+        let mut follower = Follower::told(dir.path(), BASE, Start::Beginning, &notice).unwrap();
+        let mut writer = rotator(&dir, 10, 8).telling(Some(notice));
+        for n in 0..100 {
+            let line = format!("{n:03}\n");
+            let (read, ()) = tokio::join!(next(&mut follower), async {
+                tokio::task::yield_now().await;
+                writer.write(line.as_bytes());
+            });
+            assert_eq!(read, Some(data(&line)));
+        }
+        // Somebody else's writing is not waited for.
+        std::fs::write(dir.path().join("other.stdout.0"), "x").unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(1), follower.next()).await.is_err());
+        let finisher = follower.finisher();
+        let (read, ()) = tokio::join!(next(&mut follower), async { finisher.finish() });
+        assert_eq!(read, None);
     }
 
     #[tokio::test]
@@ -808,8 +950,7 @@ mod tests {
     async fn d2_without_inotify_it_looks() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = rotator(&dir, 10, 4);
-        let mut follower = follow(&dir, Start::Beginning);
-        follower.watch = None;
+        let mut follower = By::Time.follow(&dir, Start::Beginning);
         writer.write(b"one\ntwo\n");
         assert_eq!(next(&mut follower).await, Some(data("one\n")));
         assert_eq!(next(&mut follower).await, Some(data("two\n")));
@@ -912,9 +1053,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let followers: Vec<_> = (0..readers).map(|_| follow(&dir, Start::Beginning)).collect();
+            // The last of them is told by the writer.
+            let notice = Notices::new().unwrap().stdout;
+            let watching = (1..readers).map(|_| follow(&dir, Start::Beginning));
+            let told = Follower::told(dir.path(), BASE, Start::Beginning, &notice).unwrap();
+            let followers: Vec<_> = watching.chain([told]).collect();
             let finishers: Vec<_> = followers.iter().map(Follower::finisher).collect();
-            let mut writer = rotator(&dir, 1_000_000, limit);
+            let mut writer = rotator(&dir, 1_000_000, limit).telling(Some(notice));
             let (pieces, expected) = (pieces.to_vec(), pieces.concat());
             let thread = std::thread::spawn(move || {
                 for piece in pieces {

@@ -11,6 +11,7 @@ pub mod framer;
 pub mod journal;
 pub mod keep;
 pub mod logmon;
+pub mod notices;
 mod pack;
 pub mod place;
 pub mod pump;

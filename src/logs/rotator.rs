@@ -13,6 +13,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, XattrFlags};
 
 use super::dir;
 use super::journal::{Journal, Ledger, Target};
+use super::notices::Notice;
 use super::pack::Packing;
 use super::place::Place;
 use crate::spec::{LogCollection, LogKeeping, StreamCounts};
@@ -195,6 +196,8 @@ pub struct Rotator {
     /// The progress that a successor reads.
     ledger: Option<Ledger>,
     chores: Chores,
+    /// Told of what is written.
+    notice: Option<Notice>,
     /// The error of every write, for tests.
     #[cfg(test)]
     fault: Option<i32>,
@@ -308,6 +311,7 @@ impl Rotator {
             counters: LiveCounters::default(),
             ledger: None,
             chores: Chores { keeping: limits.keeping, ..Chores::default() },
+            notice: None,
             #[cfg(test)]
             fault: None,
         };
@@ -320,6 +324,13 @@ impl Rotator {
             rotator.purge();
         }
         Ok(rotator)
+    }
+
+    /// The same, and `notice` is given whenever something was written.
+    #[must_use]
+    pub fn telling(mut self, notice: Option<Notice>) -> Rotator {
+        self.notice = notice;
+        self
     }
 
     /// Writes what a killed reader had taken and not written, and records its own progress in that journal from now on.
@@ -453,6 +464,7 @@ impl Rotator {
             current.size += done as u64;
             add(&self.counters.0.bytes, done as u64);
             add(&self.counters.0.lines, lines);
+            self.notice.iter().for_each(Notice::tell);
         }
         let index = current.index;
         result.map_err(|source| (done, RotatorError::Write { name: dir::file_name(&self.base, index), source }))

@@ -76,6 +76,8 @@ pub struct Launch<'a> {
     pub args: &'a [OsString],
     /// The plugin's environment, in addition to the protocol's variables; nothing is inherited.
     pub env: Vec<(OsString, OsString)>,
+    /// Descriptors that it inherits, under the same numbers.
+    pub inherits: Vec<Arc<OwnedFd>>,
     /// Start it as leader of a new session, out of reach of our terminal's signals.
     pub new_session: bool,
     /// The kernel kills it when the thread that starts it ends: for plugins to which no later process reattaches.
@@ -119,6 +121,7 @@ impl<'a> Launch<'a> {
             program,
             args: &[],
             env: Vec::new(),
+            inherits: Vec::new(),
             new_session: false,
             dies_with_us: false,
             protocol: Protocol::nomad(),
@@ -148,6 +151,9 @@ impl<'a> Launch<'a> {
         let sockets = ours.then(|| SocketFolder::open(&sockets_dir)).transpose().map_err(start_error)?;
         if self.dies_with_us && !mutant::on("d66") {
             sys::process::die_with_parent(&mut command);
+        }
+        if !self.inherits.is_empty() {
+            sys::process::leave_open(&mut command, &self.inherits);
         }
         let spawned = if self.new_session { sys::process::spawn_in_session(&mut command) } else { command.spawn() };
         let mut child = spawned.map_err(start_error)?;

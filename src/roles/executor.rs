@@ -15,6 +15,7 @@ use tonic::service::Routes;
 
 use crate::cgroup::CgroupFs;
 use crate::executor::{Compute, ExecutorService, Isolation, LocalExecutor};
+use crate::logs::notices::Notices;
 use crate::plugin::{Level, ServeError, Server, Stop, start_logging};
 use crate::spec::json;
 use crate::spec::{HostIds, Role};
@@ -36,6 +37,8 @@ struct ExecutorConfig {
     compute: ComputeConfig,
     /// Our extension: a plain user's network that this process is to enter while it has one thread.
     network: Option<PathBuf>,
+    /// Our extension: the descriptors of counters for notices of stdout and stderr.
+    notices: Option<[i32; 2]>,
     /// Our extension: what the task's launch will need, so that it can be prepared in advance.
     prepare: Option<PrepareConfig>,
 }
@@ -144,7 +147,8 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
     sys::prctl::become_subreaper()?;
     let cgroups = CgroupFs::detect(Path::new("/sys/fs/cgroup"))?;
     let compute = Compute { total_mhz: config.compute.total_mhz, cores: config.compute.cores };
-    let executor = Arc::new(LocalExecutor::new(isolation, compute, cgroups));
+    let notices = config.notices.and_then(Notices::inherited);
+    let executor = Arc::new(LocalExecutor::new(isolation, compute, cgroups).telling(notices));
     server.announce()?;
     // If that fails, the launch fails the same way and reports it.
     if let Some(Err(error)) = config.network.as_deref().map(|path| executor.enter_network(path)) {

@@ -645,6 +645,20 @@ pub fn spawn_in_session(command: &mut Command) -> io::Result<std::process::Child
     command.spawn()
 }
 
+/// Leaves descriptors open in the command, under their numbers; in this process they stay close-on-exec.
+pub fn leave_open(command: &mut Command, descriptors: &[std::sync::Arc<OwnedFd>]) {
+    let descriptors = descriptors.to_vec();
+    // SAFETY: the closure runs between fork and exec and makes async-signal-safe calls only.
+    unsafe {
+        command.pre_exec(move || {
+            for descriptor in &descriptors {
+                rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty())?;
+            }
+            Ok(())
+        });
+    }
+}
+
 /// Makes the kernel kill the command when the thread that starts it ends, for whatever reason. Not effective for a command that
 /// gains privileges at exec: the kernel lets it continue. `prctl(PR_SET_PDEATHSIG)`.
 pub fn die_with_parent(command: &mut Command) {
