@@ -339,7 +339,7 @@ fn full_disk_inside() {
             max_file_size_bytes: 256 * 1024,
             ..LogCollection::default()
         };
-        let (collector, ends) = Collector::new(&logs).unwrap();
+        let (collector, ends) = Collector::new(&logs, None).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let writers = [ends.stdout, ends.stderr].map(|end| flood(File::from(end), Arc::clone(&stop)));
         let mut removed = [0, 0];
@@ -442,7 +442,7 @@ fn read_only_inside() {
             max_file_size_bytes: 1 << 20,
             ..LogCollection::default()
         };
-        let (collector, ends) = Collector::new(&logs).unwrap();
+        let (collector, ends) = Collector::new(&logs, None).unwrap();
         drop(ends.stderr);
         let stop = Arc::new(AtomicBool::new(false));
         let writer = flood(File::from(ends.stdout), Arc::clone(&stop));
