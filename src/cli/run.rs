@@ -833,17 +833,17 @@ async fn allocation(
 ) -> (AllocResult, Vec<CleanupError>) {
     let Started { mut alloc, readers, shipments } = started;
     let mut reading = JoinSet::new();
-    let mut finishers: Vec<(String, Finisher)> = Vec::new();
+    let (mut followed, mut finishers) = (Vec::new(), Vec::new());
     for (follower, shape, source) in readers {
-        finishers.push((source.task.clone(), follower.finisher()));
-        reading.spawn(boxed(copy(follower, shape, source, queue.clone(), style, Arc::clone(&labels))));
+        let (finisher, (told, runs)) = (follower.finisher(), watch::channel(false));
+        finishers.push(finisher.clone());
+        followed.push(Followed { task: source.task.clone(), finisher, runs: told });
+        reading.spawn(boxed(copy(follower, shape, source, runs, queue.clone(), style, Arc::clone(&labels))));
     }
     let (told, heard) = mpsc::unbounded_channel();
-    let passing = crate::sys::task::spawn(boxed(pass(heard, finishers.clone(), events)));
+    let passing = crate::sys::task::spawn(boxed(pass(heard, followed, events)));
     let result = alloc.run(ends.stop.subscribe(), told).await;
-    for (_, finisher) in &finishers {
-        finisher.finish();
-    }
+    finishers.iter().for_each(Finisher::finish);
     shipments.iter().for_each(Shipment::finish);
     let mut shipping = JoinSet::new();
     for shipment in shipments {
@@ -880,49 +880,83 @@ async fn allocation(
     (result, hearing(&control, &ends.stop, alloc.destroy()).await)
 }
 
-/// Passes the events of an allocation on. The end of a task comes behind what it has written.
+/// Output of a task that is read before its start has been told waits for that, up to this many pieces (of 64 KiB at most).
+const MOST_EARLY: usize = 16;
+
+/// One stream of a task, as far as events concern its reader.
+struct Followed {
+    task: String,
+    finisher: Finisher,
+    /// The task has started, and that has been told.
+    runs: watch::Sender<bool>,
+}
+
+/// Passes the events of an allocation on. The start of a task comes before what it writes, and its end behind that.
 async fn pass(
     mut heard: mpsc::UnboundedReceiver<AllocEvent>,
-    readers: Vec<(String, Finisher)>,
+    followed: Vec<Followed>,
     events: mpsc::UnboundedSender<AllocEvent>,
 ) {
     while let Some(event) = heard.recv().await {
-        if event.event.kind == EventKind::Terminated {
-            for (_, reader) in readers.iter().filter(|(task, _)| *task == event.event.task) {
-                reader.caught_up().await;
+        let kind = event.event.kind;
+        let concerned: Vec<&Followed> = followed.iter().filter(|one| one.task == event.event.task).collect();
+        if kind == EventKind::Terminated {
+            for one in &concerned {
+                one.runs.send_replace(true);
+                one.finisher.caught_up().await;
+                one.runs.send_replace(false);
             }
         }
         let _ = events.send(event);
+        if kind == EventKind::Started {
+            for one in concerned {
+                one.runs.send_replace(true);
+            }
+        }
     }
 }
 
-/// Passes one stream of one task to the writer.
+/// Passes one stream of one task to the writer, while the task `runs` and when no more is told.
 async fn copy(
     mut follower: Follower,
     mut shape: Shape,
     source: Source,
+    mut runs: watch::Receiver<bool>,
     queue: mpsc::Sender<Piece>,
     style: Style,
     labels: Arc<Labels>,
 ) {
+    let (mut early, mut all_told) = (Vec::new(), false);
     loop {
-        let piece = match follower.next().await {
-            Ok(Some(Output::Data(bytes))) => shape.feed(bytes),
+        let waits = !all_told && !*runs.borrow();
+        if !waits || early.len() >= MOST_EARLY {
+            for piece in early.drain(..) {
+                // The writer ends after all senders.
+                let _ = queue.send(piece).await;
+            }
+        }
+        let read = tokio::select! {
+            biased;
+            told = runs.wait_for(|runs| *runs), if waits => {
+                all_told |= told.is_err();
+                continue;
+            }
+            read = follower.next() => read,
+        };
+        match read {
+            Ok(Some(Output::Data(bytes))) => early.extend(shape.feed(bytes)),
             Ok(Some(Output::Gap { missing_files })) => {
-                Some(style.gap(&labels.of(&source.group, source.index, &source.task), &source, missing_files))
+                let label = labels.of(&source.group, source.index, &source.task);
+                early.push(style.gap(&label, &source, missing_files));
             }
             Ok(None) => break,
             Err(error) => {
                 complain(&format!("cannot read the output of task {:?}: {error}", source.task));
                 break;
             }
-        };
-        if let Some(piece) = piece {
-            // The writer ends after all senders.
-            let _ = queue.send(piece).await;
         }
     }
-    if let Some(piece) = shape.end() {
+    for piece in early.into_iter().chain(shape.end()) {
         let _ = queue.send(piece).await;
     }
 }
