@@ -20,6 +20,9 @@ pub(super) fn templates(task: &Section<'_>, name: &str) -> Vec<Template> {
     let mut out: Vec<Template> = Vec::new();
     let mut lines: BTreeMap<String, u32> = BTreeMap::new();
     for block in task.blocks_of("template") {
+        if task.sink.is_full() {
+            break;
+        }
         let section = Section::open(format!("template of {}", task.name), block, &TEMPLATE, task.sink);
         let template = template(&section, name);
         let same = lines.get(&template.destination).copied().filter(|_| !template.destination.is_empty());

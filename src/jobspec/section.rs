@@ -32,7 +32,12 @@ pub(super) struct Sink {
 
 impl Sink {
     pub fn error(&self, pos: &Pos, message: impl Into<String>) {
-        self.report(Diagnostic::new(pos, message));
+        if self.is_full() {
+            // A file may have a hundred thousand mistakes.
+            self.more.set(true);
+        } else {
+            self.report(Diagnostic::new(pos, message));
+        }
     }
 
     pub fn report(&self, diagnostic: Diagnostic) {
