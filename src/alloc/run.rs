@@ -217,10 +217,12 @@ impl Alloc {
         if self.place.restored.is_some() || !self.place.machine.drivers.get(driver)?.gives_notices() {
             return None;
         }
-        if !self.place.notices.contains_key(task) {
-            self.place.notices.insert(task.to_owned(), Notices::new().ok()?);
+        if let Some(notices) = self.place.notices.get(task) {
+            return Some(notices.clone());
         }
-        self.place.notices.get(task).cloned()
+        let notices = Notices::new().ok()?;
+        self.place.notices.insert(task.to_owned(), notices.clone());
+        Some(notices)
     }
 
     /// Runs the steps before the tasks. If one fails, the earlier ones are undone, and then nothing of the allocation remains. The

@@ -230,7 +230,11 @@ impl Watch {
         let taken = match self {
             Watch::Inotify(inotify) => inotify.take(made),
             Watch::Writer(counter) => {
-                counter.try_io(Interest::READABLE, |counter| Notice::take(counter)).map(|()| made(None))
+                counter.try_io(Interest::READABLE, |counter| Notice::take(counter)).map(|is_added| {
+                    if is_added {
+                        made(None);
+                    }
+                })
             }
         };
         match taken {
@@ -857,9 +861,12 @@ mod tests {
         }
 
         fn write(&self, path: &Path, text: &str) {
+            let is_new = !path.exists();
             std::fs::write(path, text).unwrap();
-            if let By::Writer(notice) = self {
-                notice.tell();
+            match self {
+                By::Writer(notice) if is_new => notice.tell_of_file(),
+                By::Writer(notice) => notice.tell(),
+                _ => {}
             }
         }
     }
@@ -901,6 +908,16 @@ mod tests {
                 writer.write(line.as_bytes());
             });
             assert_eq!(read, Some(data(&line)));
+        }
+        // The directory is listed after a new file only.
+        for (line, is_first) in [("100\n", true), ("101\n", false)] {
+            assert!(tokio::time::timeout(Duration::from_millis(1), follower.next()).await.is_err());
+            assert!(!follower.look);
+            writer.write(line.as_bytes());
+            follower.wait().await.unwrap();
+            follower.take_notices().unwrap();
+            assert_eq!(follower.look, is_first);
+            assert_eq!(next(&mut follower).await, Some(data(line)));
         }
         // Somebody else's writing is not waited for.
         std::fs::write(dir.path().join("other.stdout.0"), "x").unwrap();

@@ -9,6 +9,9 @@ use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 
+/// Added for each file that is opened. What a wake finds below it is the number of writes.
+const OPENED: u64 = 1 << 32;
+
 /// The counters of a task's streams. `eventfd(2)`. Clones refer to the same counters.
 #[derive(Debug, Clone)]
 pub struct Notices {
@@ -68,18 +71,27 @@ impl Notices {
 impl Notice {
     /// Something was written to the files.
     pub(super) fn tell(&self) {
-        // It fails only where the counter is full, and then the follower has been told often enough.
-        let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
+        self.add(1);
     }
 
-    /// Whether there was a notice since the last call.
+    /// There may be another file, or another of the same name.
+    pub(super) fn tell_of_file(&self) {
+        self.add(OPENED);
+    }
+
+    fn add(&self, count: u64) {
+        // It fails only where the counter is full, and then the follower has been told often enough.
+        let _ = rustix::io::write(&*self.0, &count.to_ne_bytes());
+    }
+
+    /// Takes the notices since the last call. Whether a file may have been added.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] if there was none.
-    pub(super) fn take(counter: &OwnedFd) -> io::Result<()> {
+    pub(super) fn take(counter: &OwnedFd) -> io::Result<bool> {
         let mut count = [0; 8];
         rustix::io::retry_on_intr(|| rustix::io::read(counter, &mut count))?;
-        Ok(())
+        Ok(u64::from_ne_bytes(count) >= OPENED)
     }
 
     pub(super) fn descriptor(&self) -> Arc<OwnedFd> {

@@ -330,6 +330,7 @@ impl Rotator {
     #[must_use]
     pub fn telling(mut self, notice: Option<Notice>) -> Rotator {
         self.notice = notice;
+        self.notice.iter().for_each(Notice::tell_of_file);
         self
     }
 
@@ -561,8 +562,7 @@ impl Rotator {
         };
         let meta = file.metadata()?;
         // A second name may be a host file that the task hard-linked here. Another user's file could be rewritten by that user, and
-        // a
-        // file that only its owner may read was not made here; an empty one may be incomplete.
+        // a file that only its owner may read was not made here; an empty one may be incomplete.
         let ours = dir::is_ours(self.root()?, meta.uid(), meta.mode(), meta.len() == 0);
         if !meta.is_file() || meta.nlink() != 1 || !ours {
             return Ok(None);
@@ -570,6 +570,7 @@ impl Rotator {
         if meta.len() == 0 && meta.mode() & 0o7777 != 0o644 {
             rustix::fs::fchmod(&file, mode)?;
         }
+        self.notice.iter().for_each(Notice::tell_of_file);
         Ok(Some((file, meta.ino(), meta.len())))
     }
 
@@ -677,8 +678,7 @@ impl Rotator {
     }
 
     /// Opens the path again: a failed file system does not recover for processes that have its files open, and another one is
-    /// mounted
-    /// in its place.
+    /// mounted in its place.
     fn open_again(&mut self) {
         self.look_at_file();
         self.root = None;
