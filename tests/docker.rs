@@ -858,6 +858,7 @@ fn e1_what_is_asked_for_is_what_the_container_has() {
             ("/Config/Labels/com.hashicorp.nomad.job_id", json!("job-id")),
             ("/Config/Labels/com.hashicorp.nomad.node_id", json!("node-1")),
             ("/Config/Labels/agentbin.node", json!("node-1")),
+            ("/Config/Labels/agentbin.removed-by", json!("owner")),
             ("/Config/Healthcheck/Test", json!(["NONE"])),
             ("/HostConfig/Memory", json!(64 << 20)),
             ("/HostConfig/MemoryReservation", json!(32 << 20)),

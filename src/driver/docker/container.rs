@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::config::Config;
 use super::task::{Mount as MountConfig, Task};
-use super::{LABEL_ALLOC, LABEL_CONFIG, LABEL_NODE, LABEL_START, NAME};
+use super::{LABEL_ALLOC, LABEL_CONFIG, LABEL_NODE, LABEL_REMOVED_BY, LABEL_START, NAME};
 use crate::docker::models::{
     ContainerCreateBody, DeviceMapping, EndpointIpamConfig, EndpointSettings, HealthConfig, HostConfig,
     HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount, MountBindOptions, MountBindOptionsPropagationEnum,
@@ -54,6 +54,8 @@ pub(super) struct Facts {
     pub(super) swappiness: bool,
     /// The node of this driver: containers of other nodes are never touched.
     pub(super) node: String,
+    /// Who removes the container when it is left over.
+    pub(super) removed_by: &'static str,
 }
 
 /// CPU shares as the kernel takes them; its default for 0.
@@ -219,6 +221,7 @@ impl Builder<'_> {
         let mut labels: HashMap<String, String> = self.read.labels.clone().into_iter().collect();
         labels.insert(LABEL_ALLOC.to_owned(), task.alloc_id.clone());
         labels.insert(LABEL_NODE.to_owned(), self.facts.node.clone());
+        labels.insert(LABEL_REMOVED_BY.to_owned(), self.facts.removed_by.to_owned());
         labels.insert(LABEL_START.to_owned(), task.id.clone());
         let extra = [
             ("job_name", &task.job_name),
@@ -639,6 +642,8 @@ fn mark(body: &ContainerCreateBody) -> String {
     let mut value = json::to_value(body).unwrap_or_default();
     if let Some(labels) = value.get_mut("Labels").and_then(serde_json::Value::as_object_mut) {
         labels.remove(LABEL_START);
+        // Containers of earlier versions have none.
+        labels.remove(LABEL_REMOVED_BY);
     }
     sort(&mut value);
     hex(&sha2::Sha256::digest(value.to_string().as_bytes()))
@@ -1167,9 +1172,9 @@ mod tests {
         let names = built["Labels"].as_object().unwrap().keys().map(String::as_str);
         let mut rest: Vec<&str> = names.map(|name| name.strip_prefix("com.hashicorp.nomad.").unwrap_or(name)).collect();
         rest.sort_unstable();
-        let ours = ["agentbin.config", "agentbin.node", "agentbin.start"];
+        let ours = ["agentbin.config", "agentbin.node", "agentbin.removed-by", "agentbin.start"];
         let nomads = ["alloc_id", "job_id", "job_name", "namespace", "parent_job_id"];
-        assert_eq!(rest, [&ours[..2], &ours[2..], &nomads].concat());
+        assert_eq!(rest, [&ours[..], &nomads].concat());
         // A job without a parent has no label for it.
         asked.parent_job_id.clear();
         assert_eq!(body_of(&asked, &base).unwrap().pointer(&labels("parent_job_id")), None);

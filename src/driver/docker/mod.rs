@@ -69,6 +69,13 @@ const LABEL_ALLOC: &str = "com.hashicorp.nomad.alloc_id";
 const LABEL_NODE: &str = "agentbin.node";
 /// agentbin's label: the start that created the container.
 const LABEL_START: &str = "agentbin.start";
+/// agentbin's label: who removes the container when it is left over, [`RECONCILER`] or [`OWNER`]. A run in the data directory of an
+/// agent has the agent's node, and an agent does not know the run's tasks.
+const LABEL_REMOVED_BY: &str = "agentbin.removed-by";
+/// The reconciler of the driver that an agent uses as a plugin.
+const RECONCILER: &str = "reconciler";
+/// The run, or the agent of ours, whose allocation the container belongs to.
+const OWNER: &str = "owner";
 /// agentbin's label: a digest of the requested configuration.
 const LABEL_CONFIG: &str = "agentbin.config";
 /// How long the last lines of a container that has ended are waited for.
@@ -285,6 +292,11 @@ impl Shared {
         lock(&self.identity).nodes.last().cloned().unwrap_or_default()
     }
 
+    /// The value of [`LABEL_REMOVED_BY`].
+    fn removed_by(&self) -> &'static str {
+        if self.settings.host.removes_containers { OWNER } else { RECONCILER }
+    }
+
     /// Learns the agent's identity, which every task carries.
     fn learn(&self, task: &TaskConfig) {
         let mut identity = lock(&self.identity);
@@ -431,6 +443,7 @@ impl Shared {
             compute: *lock(&self.compute),
             swappiness: info.cgroup_version != "2",
             node: task.node_id.clone(),
+            removed_by: self.removed_by(),
         };
         let mut task = task.clone();
         let leading = self.leading(&task, &Shared::cgroup(&place.parent, &info, ""));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::config::infra_image;
 use super::image::{Reference, Wanted};
 use super::task::Auth;
-use super::{LABEL_ALLOC, LABEL_NODE, LABEL_START, Shared};
+use super::{LABEL_ALLOC, LABEL_NODE, LABEL_REMOVED_BY, LABEL_START, Shared};
 use crate::docker::Container;
 use crate::docker::models::{ContainerCreateBody, HostConfig, RestartPolicy, RestartPolicyNameEnum};
 use crate::driver::failed;
@@ -60,6 +60,7 @@ impl Shared {
         let labels = HashMap::from([
             (LABEL_ALLOC.to_owned(), alloc_id.to_owned()),
             (LABEL_NODE.to_owned(), self.node()),
+            (LABEL_REMOVED_BY.to_owned(), self.removed_by().to_owned()),
             (LABEL_START.to_owned(), start.clone()),
         ]);
         let restart = RestartPolicy { name: Some(RestartPolicyNameEnum::UNLESS_STOPPED), maximum_retry_count: None };

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use super::config::Dangling;
-use super::{Identity, LABEL_ALLOC, LABEL_NODE, Place, Shared, slice};
+use super::{Identity, LABEL_ALLOC, LABEL_NODE, LABEL_REMOVED_BY, OWNER, Place, Shared, slice};
 use crate::cgroup::TaskCgroup;
 use crate::docker::{EngineError, Listed};
 use crate::spec::AllocId;
@@ -19,7 +19,9 @@ impl Identity {
     /// mounts are the directories of one of this agent's allocations and its name ends with the same allocation id.
     fn owns(&self, listed: &Listed) -> bool {
         if let Some(node) = listed.labels.get(LABEL_NODE) {
-            return self.nodes.contains(node);
+            // Both labels are always set by the driver, so that an image or a job cannot set them. Earlier versions set the first.
+            let left_to_owner = listed.labels.get(LABEL_REMOVED_BY).is_some_and(|by| by == OWNER);
+            return self.nodes.contains(node) && !left_to_owner;
         }
         let source = |target: &str| listed.mounts.iter().find(|(_, to)| to == target).map(|(from, _)| Path::new(from));
         let (Some(alloc), Some(local), Some(secrets)) = (source("/alloc"), source("/local"), source("/secrets")) else {
@@ -132,6 +134,7 @@ impl Shared {
 mod tests {
     use std::path::PathBuf;
 
+    use super::super::RECONCILER;
     use super::*;
 
     const ALLOC: &str = "0a1b2c3d-0000-4000-8000-00000000000a";
@@ -161,12 +164,15 @@ mod tests {
             dirs: BTreeSet::from([PathBuf::from("/data/alloc")]),
         };
         let own = [(LABEL_NODE, "node"), (LABEL_ALLOC, ALLOC)];
+        let by = |by| [own[0], own[1], (LABEL_REMOVED_BY, by)];
         let crowd = vec![
             container("dangling", &own),
             container("tracked", &own),
             Listed { created: 200, ..container("young", &own) },
             Listed { state: "exited".to_owned(), ..container("ended", &own) },
             Listed { state: "created".to_owned(), ..container("never-started", &own) },
+            container("dangling-by-name", &by(RECONCILER)),
+            container("of-a-run-in-the-same-data-directory", &by(OWNER)),
             container("another-agent", &[(LABEL_NODE, "other"), (LABEL_ALLOC, ALLOC)]),
             container("nomads-own-on-another-agent", &[(LABEL_ALLOC, ALLOC)]),
             container("by-hand", &[]),
@@ -181,7 +187,7 @@ mod tests {
         let tracked = BTreeSet::from(["tracked".to_owned()]);
         let ids =
             |before| dangling(&crowd, &tracked, &identity, before).iter().map(|c| c.id.as_str()).collect::<Vec<_>>();
-        assert_eq!(ids(150), ["dangling", "never-started", "nomads-own-of-this-agent"]);
+        assert_eq!(ids(150), ["dangling", "never-started", "dangling-by-name", "nomads-own-of-this-agent"]);
         assert_eq!(ids(50), Vec::<&str>::new());
         assert!(dangling(&crowd, &tracked, &Identity::default(), 1000).is_empty());
     }
