@@ -181,6 +181,7 @@ fn evaluation_has_a_budget_and_names_who_spent_it() {
         ("same-hashes", around(&same_hashes(190_000), ""), 0),
         ("heredocs", around(&format!("a = <<-E\n{}\nE", heredocs(58, 4 << 20)), ""), 0),
         ("empty-heredocs", around(&(0..60_000).map(|i| format!("a{i} = <<E{i}\nE{i}\n")).collect::<Vec<_>>().concat(), ""), 0),
+        ("nested-empty-heredocs", around("ok = 1", &format!("env {{\nA = <<X\n{}%{{ x }}{}X\n}}", "${<<E\nE\n}".repeat(50), "\nE\n}\n".repeat(50))), 0),
         ("header", around("h = \"\\\"\\n${substr(file(\"seven\"), 0, 1000000)}\\\"\\n\"\na = csvdecode(\"${local.h}${join(\"\\n\", range(1000))}\")", ""), 3),
         ("escapes", around(&format!("a = [replace(substr(file(\"seven\"), 0, 7000000), \"x\", \"<\")]\nb = format(\"{}\", local.a)", "%[1]v".repeat(12)), ""), 3),
         ("patterns", around(&format!("a = [for i in range(1000) : try(regex_replace(\"x\", \"(?i){}\", \"y\"), 1)]", "\\\\PL".repeat(1000)), ""), 2),

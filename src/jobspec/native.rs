@@ -22,17 +22,19 @@ const MOST_STEPS: usize = 64;
 /// Reads a whole file.
 pub(super) fn parse_body(source: &Source<'_>) -> Result<Body> {
     let reader = Reader { text: source.text, places: Places::In(source, 0) };
-    scan::code(source.text).map_err(|found| reader.refusal(found))?;
-    let body = hcl_edit::parser::parse_body(source.text).map_err(|e| reader.syntax_error(&e))?;
+    let text = scan::code(source.text).map_err(|found| reader.refusal(found))?;
+    let reader = Reader { text: &text, ..reader };
+    let body = hcl_edit::parser::parse_body(&text).map_err(|e| reader.syntax_error(&e))?;
     reader.body(&body)
 }
 
 /// Reads one expression that stands by itself; every place in it is `pos`.
 pub(super) fn parse_expression(text: &str, pos: &Pos) -> Result<Expr> {
     let reader = Reader { text, places: Places::At(pos) };
-    scan::code(text).map_err(|found| reader.refusal(found))?;
-    let expr = hcl_edit::parser::parse_expr(text.trim()).map_err(|e| reader.syntax_error(&e))?;
-    Reader { text: text.trim(), ..reader }.expr(&expr)
+    let text = scan::code(text).map_err(|found| reader.refusal(found))?;
+    let reader = Reader { text: text.trim(), ..reader };
+    let expr = hcl_edit::parser::parse_expr(reader.text).map_err(|e| reader.syntax_error(&e))?;
+    reader.expr(&expr)
 }
 
 /// Reads a string as a template (strings of JSON are); every place in it is `pos`.
@@ -41,8 +43,9 @@ pub(super) fn parse_template(text: &str, pos: &Pos) -> Result<Expr> {
         return Ok(Expr::literal(pos, Value::string(text)));
     }
     let reader = Reader { text, places: Places::At(pos) };
-    scan::template(text).map_err(|found| reader.refusal(found))?;
-    let parsed = hcl_edit::parser::parse_template(text).map_err(|e| reader.syntax_error(&e))?;
+    let text = scan::template(text).map_err(|found| reader.refusal(found))?;
+    let reader = Reader { text: &text, ..reader };
+    let parsed = hcl_edit::parser::parse_template(&text).map_err(|e| reader.syntax_error(&e))?;
     template::read(&reader, &parsed, template::Form::Lines, pos)
 }
 

@@ -150,6 +150,28 @@ fn heredocs_keep_or_lose_their_indent() {
     }
 }
 
+/// Values that the real Nomad has for the same text: a heredoc that is over in its first line is empty, whatever follows.
+#[test]
+fn empty_heredocs_end_at_once() {
+    let env = "env {\nA = <<EOF\nEOF\nB = <<EOF\nx\nEOF\nC = <<-EOF\n  EOF \t\r\nD = upper(<<EOF\nEOF\n)\nE = \"<${<<EOF\nEOF\n}>\"\n\
+               F = <<EOF\n${<<F\nF\n}|${join(\",\", [<<F\nF\n, <<F\nF\n])}\nEOF\nG = <<-EOF\n    ${<<F\nF\n}g\n    EOF\n}";
+    let found = task_of(env).env;
+    let expected = [("A", ""), ("B", "x\n"), ("C", ""), ("D", ""), ("E", "<>"), ("F", "|,\n"), ("G", "g\n")];
+    assert_eq!(found.iter().map(|(k, v)| (&**k, &**v)).collect::<Vec<_>>(), expected);
+    // A template of JSON.
+    let json =
+        r#"{"job": {"j": {"group": {"g": {"task": {"t": {"driver": "exec", "env": {"A": "<${<<E\nE\n}>E\n"}}}}}}}}"#;
+    assert_eq!(Given::default().job(json).groups[0].tasks[0].env["A"], "<>E\n");
+    // What follows is where it was.
+    let text = around_task("env {\nA = <<EOF\nEOF\nB = local.nope\nC = <<EOF\nEOF\n}");
+    assert_eq!(errors(&text), ["job.hcl:7: undeclared local value \"nope\"; declare it in a locals block"]);
+    for line in ["EOF)", "EOF # x", "  EOF,"] {
+        let text = around_task(&format!("env {{\nA = <<EOF\n{line}\nEOF\n}}"));
+        let said = "job.hcl:6: the first line of the heredoc begins with its delimiter EOF; use another word";
+        assert_eq!(errors(&text), [said], "{line}");
+    }
+}
+
 #[test]
 fn positions_inside_heredocs_are_exact() {
     let text = around_task("template {\ndestination = \"local/x\"\ndata = <<-EOT\n  one\n  ${1 / 0}\n  EOT\n}");

@@ -98,6 +98,18 @@ fn deep_nesting_is_an_error_and_no_stack_overflow() {
     assert!(!errors(&around_task(&format!("config {{\nx = {heredocs}\n}}"))).is_empty());
 }
 
+/// The parser would read all that follows on an empty heredoc twice, if there is a mistake in it: twice as often for each around it.
+#[test]
+fn empty_heredocs_in_each_other_are_read_once() {
+    for mistake in ["%{ x }", "${ \"", "%{ if x }", "${ <<Q\n", "${ }"] {
+        let nested = |begin: &str| (0..50).fold(mistake.to_owned(), |inner, _| format!("{begin}{inner}\nE\n}}"));
+        for begin in ["${<<E\nE\n}", "${<<-E\n  E\n}", "${<<E\nE}", "${<<E\r\nE }"] {
+            let found = errors(&around_task(&format!("env {{\nA = <<X\n{}\nX\n}}", nested(begin))));
+            assert!(!found.is_empty(), "{begin} {mistake}");
+        }
+    }
+}
+
 /// As deep as it may be, every step over the tree must still fit into a test thread's 2 MiB of stack.
 #[test]
 fn the_deepest_allowed_nesting_is_evaluated() {
