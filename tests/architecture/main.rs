@@ -222,6 +222,14 @@ fn paths_in_the_documents_exist() {
 }
 
 #[test]
+fn documents_for_a_first_reading_stay_short() {
+    for (name, most) in [("README.md", 250), ("ARCHITECTURE.md", 300)] {
+        let lines = fs::read_to_string(repository().join(name)).expect("reads the document").lines().count();
+        assert!(lines <= most, "{name} has {lines} lines; move what is over {most} to docs/");
+    }
+}
+
+#[test]
 fn the_table_of_layers_in_the_document_is_this_one() {
     let text = fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("reads ARCHITECTURE.md");
     let mut bad = Vec::new();
