@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use world::{Running, World, need_root, signal, wait_for_text};
+use world::{Running, World, need_root, signal, wait_for_text, wait_for_times};
 
 /// A job of one task with these templates, which runs a shell script.
 fn job(templates: &str, script: &str) -> String {
@@ -197,6 +197,8 @@ fn j4_a_script_runs_after_the_first_rendering_where_that_is_asked_for() {
     wait_for_text(&running.stdout, "start 2");
     replace(&values, r#"{"v": "two"}"#);
     wait_for_file(&glob(&world, "t/local/ran"), "one\ntwo\n");
+    // A stop in between would keep back what is said of a script that has ended.
+    wait_for_times(&running.stderr, "Template successfully ran script", 2);
     let out = end(running, &world);
     assert_eq!(out.stderr.matches("Template successfully ran script").count(), 2, "{out:?}");
 

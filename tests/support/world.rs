@@ -511,13 +511,17 @@ fn collect(mut from: impl std::io::Read + Send + 'static, into: Text) -> JoinHan
 }
 
 pub fn wait_for_text(text: &Text, wanted: &str) {
+    wait_for_times(text, wanted, 1);
+}
+
+pub fn wait_for_times(text: &Text, wanted: &str, times: usize) {
     let deadline = Instant::now() + seconds(60);
     loop {
         let have = String::from_utf8_lossy(&text.lock().unwrap()).into_owned();
-        if have.contains(wanted) {
+        if have.matches(wanted).count() >= times {
             return;
         }
-        assert!(Instant::now() < deadline, "{wanted:?} did not come: {have:?}");
+        assert!(Instant::now() < deadline, "{wanted:?} did not come {times} times: {have:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
