@@ -171,11 +171,13 @@ cat named.txt tree/tree/below/file; ./tree/tree/program x; sleep 1`, task: task{
 			alloc := o.started()
 			setVariable(o, "two")
 			o.logged(alloc, "web", `^ready$`, 2)
+			o.runsAgain("web")
 		}, task: task{more: ownTemplate("restart", "")}},
 		{name: "template with change_mode script", script: ready, before: variable("one"), act: func(o *one) {
 			alloc := o.started()
 			setVariable(o, "two")
 			o.logged(alloc, "web", `^got USR1$`, 1)
+			o.told("web", "Task hook message")
 		}, task: task{more: ownTemplate("script", "change_script {\n command = \"/bin/sh\"\n args = [\"-c\", \"kill -USR1 $(cat $NOMAD_TASK_DIR/pid)\"]\n fail_on_error = true\n}")}},
 
 		// Policies, several tasks, several allocations.
@@ -350,6 +352,7 @@ head -c 100000 /dev/zero | tr '\000' e >&2; echo " $n" >&2; n=$((n+1)); done; sl
 			alloc := o.started()
 			o.must(o.api.Allocations().Restart(alloc, "web", nil))
 			o.logged(alloc, "web", `^ready$`, 2)
+			o.runsAgain("web")
 		}},
 		{name: "alloc restart of all", drivers: []string{"raw_exec"}, script: ready, others: []task{
 			{name: "other", script: ready},
@@ -366,6 +369,8 @@ head -c 100000 /dev/zero | tr '\000' e >&2; echo " $n" >&2; n=$((n+1)); done; sl
 			for _, task := range []string{"web", "other", "first"} {
 				o.logged(alloc, task, `^ready$`, 2)
 			}
+			o.runsAgain("web")
+			o.runsAgain("other")
 		}},
 		{name: "alloc stop", script: ready, act: func(o *one) {
 			first := o.started()
@@ -481,7 +486,12 @@ func variable(value string) func(*one) { return func(o *one) { setVariable(o, va
 func setVariable(o *one, value string) {
 	o.Helper()
 	path := "nomad/jobs/" + o.job
-	_, _, err := o.api.Variables().Create(&api.Variable{Path: path, Items: api.VariableItems{"value": value}}, nil)
+	var err error
+	// An agent answers before it has made its first key.
+	o.until("variables can be written", func() bool {
+		_, _, err = o.api.Variables().Create(&api.Variable{Path: path, Items: api.VariableItems{"value": value}}, nil)
+		return err == nil || !strings.Contains(err.Error(), "keyring has not been initialized")
+	})
 	o.must(err)
 }
 

@@ -374,6 +374,25 @@ func (o *one) until(what string, ok func() bool) {
 	o.must(agent.Eventually(o.driver+": "+what, ok))
 }
 
+// runsAgain waits until the server knows that a task runs after its last restart. What the task writes can be read before that, and
+// a stop that comes in between changes the order of events.
+func (o *one) runsAgain(task string) {
+	o.Helper()
+	o.until(task+" runs again, as the server knows", func() bool {
+		state := o.allocs()[0].TaskStates[task]
+		return state != nil && state.State == "running" && !state.LastRestart.IsZero() && state.StartedAt.After(state.LastRestart)
+	})
+}
+
+// told waits until the server knows of an event of a task.
+func (o *one) told(task, event string) {
+	o.Helper()
+	o.until(fmt.Sprintf("%s has the event %s", task, event), func() bool {
+		state := o.allocs()[0].TaskStates[task]
+		return state != nil && slices.ContainsFunc(state.Events, func(one *api.TaskEvent) bool { return one.Type == event })
+	})
+}
+
 // allocs are the job's allocations, or those of its children, in the order of their names and creation.
 func (o *one) allocs() []*api.Allocation {
 	o.Helper()
