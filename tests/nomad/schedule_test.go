@@ -75,8 +75,12 @@ func (w *wantedJob) job(id string) object {
 			}
 		}
 		if w.Type == "service" || w.Type == "system" {
+			healthyAfter := second / 2
+			if w.Task == "fail" {
+				healthyAfter = 10 * second // it fails at once, but the agent may hear of that later
+			}
 			group["Update"] = object{
-				"MaxParallel": max(1, w.MaxParallel), "HealthCheck": health, "MinHealthyTime": second / 2,
+				"MaxParallel": max(1, w.MaxParallel), "HealthCheck": health, "MinHealthyTime": healthyAfter,
 				"HealthyDeadline": 20 * second, "ProgressDeadline": 0, "AutoRevert": w.AutoRevert,
 				"AutoPromote": w.AutoPromote, "Canary": w.Canary,
 			}
