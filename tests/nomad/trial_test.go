@@ -609,8 +609,8 @@ func (o *one) noteTask(prefix string, alloc *api.Allocation, name string, state 
 	o.note(prefix+"driver's events", strings.Join(said, "\n"))
 	for _, stream := range []string{"stdout", "stderr"} {
 		text, err := o.log(alloc, name, stream)
-		// An agent that has no log may close the stream before it passes on that error: logsImpl in client/fs_endpoint.go closes
-		// the frames first, and who reads both may find no error yet.
+		// That there is no log can come too late to be answered: an answer with nothing is asked for again, and a log with nothing
+		// in it answers so each time.
 		for again := 0; again < 3 && text == "" && err == nil; again++ {
 			text, err = o.log(alloc, name, stream)
 		}

@@ -43,13 +43,13 @@ type figures struct {
 }
 
 type report struct {
-	Nomad  string  `json:"nomad"`
-	Tasks  int     `json:"tasks"`
-	Runs   int     `json:"runs"`
-	Cycles int     `json:"cycles"`
-	Theirs int     `json:"stock_cycles"`
-	Ours   figures `json:"ours"`
-	Stock  figures `json:"stock"`
+	Nomad       string  `json:"nomad"`
+	Tasks       int     `json:"tasks"`
+	Runs        int     `json:"runs"`
+	Cycles      int     `json:"cycles"`
+	StockCycles int     `json:"stock_cycles"`
+	Ours        figures `json:"ours"`
+	Stock       figures `json:"stock"`
 }
 
 // row is one line of what is told: ours, theirs, and what ours may be at most.
@@ -73,8 +73,8 @@ var rows = []row{
 	{"drift of descriptors, %", func(f figures) float64 { return f.FDDrift }, 2, 1},
 }
 
-// stockCycles is how many cycles Nomad's agent does at most, which needs more than a second for each.
-const stockCycles = 500
+// maxStockCycles is how many cycles Nomad's agent does at most: each takes it more than a second.
+const maxStockCycles = 500
 
 type options struct {
 	json                bool
@@ -111,7 +111,7 @@ func measure(o options) error {
 		return err
 	}
 	first, _, _ := strings.Cut(string(version), "\n")
-	r := report{Nomad: first, Tasks: o.tasks, Runs: o.runs, Cycles: o.cycles, Theirs: min(o.cycles, stockCycles)}
+	r := report{Nomad: first, Tasks: o.tasks, Runs: o.runs, Cycles: o.cycles, StockCycles: min(o.cycles, maxStockCycles)}
 	for _, side := range []struct {
 		name   string
 		begin  func(dir string) (*exec.Cmd, *http.Client)
@@ -119,7 +119,7 @@ func measure(o options) error {
 		into   *figures
 	}{
 		{"ours", func(dir string) (*exec.Cmd, *http.Client) { return own(ours, dir) }, r.Cycles, &r.Ours},
-		{"stock", func(dir string) (*exec.Cmd, *http.Client) { return stock(nomad, dir) }, r.Theirs, &r.Stock},
+		{"stock", func(dir string) (*exec.Cmd, *http.Client) { return stock(nomad, dir) }, r.StockCycles, &r.Stock},
 	} {
 		o.cycles = side.cycles
 		if err := one(o, side.begin, side.into); err != nil {
@@ -139,7 +139,7 @@ func measure(o options) error {
 
 func (r report) print() {
 	fmt.Printf("agent: ours beside `nomad agent -dev` (%s); %d tasks, %d runs, %d cycles (nomad: %d)\n",
-		r.Nomad, r.Tasks, r.Runs, r.Cycles, r.Theirs)
+		r.Nomad, r.Tasks, r.Runs, r.Cycles, r.StockCycles)
 	fmt.Printf("  %-34s %10s %10s %8s\n", "", "ours", "nomad", "ratio")
 	for _, row := range rows {
 		ours, stock, ratio, budget := row.of(r.Ours), row.of(r.Stock), "", ""
