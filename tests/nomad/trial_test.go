@@ -305,6 +305,7 @@ func (o *one) run(k kind) {
 		o.must(err)
 	}
 	ended := func() bool {
+		o.stopAgain()
 		for _, alloc := range o.allocs() {
 			if alloc.ClientStatus == "running" || alloc.ClientStatus == "pending" {
 				return false
@@ -323,6 +324,20 @@ func (o *one) run(k kind) {
 	o.noteAllocs()
 	for _, job := range append([]string{o.job}, o.jobs...) {
 		_, _, err := o.api.Jobs().Deregister(job, true, nil)
+		o.must(err)
+	}
+}
+
+// stopAgain asks once more for stops that came together with the end of a deployment: the server then writes down that the version
+// of the deployment is stable, and that version runs.
+func (o *one) stopAgain() {
+	o.Helper()
+	for _, name := range o.jobs {
+		job, _, err := o.api.Jobs().Info(name, nil)
+		if err != nil || job.Stop == nil || *job.Stop {
+			continue
+		}
+		_, _, err = o.api.Jobs().Deregister(name, false, nil)
 		o.must(err)
 	}
 }
