@@ -73,6 +73,9 @@ var rows = []row{
 	{"drift of descriptors, %", func(f figures) float64 { return f.FDDrift }, 2, 1},
 }
 
+// untilIdle is after the last start of a task: what it has led to is over by then, on both sides.
+const untilIdle = time.Minute
+
 // maxStockCycles is how many cycles Nomad's agent does at most: each takes it more than a second.
 const maxStockCycles = 500
 
@@ -271,6 +274,7 @@ func (s side) measure(o options, f *figures, started time.Time) error {
 	if err := s.running("many", o.tasks); err != nil {
 		return err
 	}
+	time.Sleep(untilIdle)
 	f.RSS = settled(s.rss)
 	f.Helpers = s.helpers()
 	const watched = 20 * time.Second
