@@ -16,6 +16,8 @@ use crate::spec::collections::BTreeMap;
 
 /// How often the machine is looked at.
 const AGAIN: Duration = Duration::from_secs(30);
+/// After this time what a look needed is released.
+const SETTLED: Duration = Duration::from_secs(1);
 /// Events that are kept.
 const EVENTS: usize = 10;
 
@@ -66,6 +68,11 @@ pub(super) async fn run(core: Arc<Core>) {
         }
         if let Err(error) = look(&core).await {
             tracing::error!(error = crate::alloc::chain(&error), "cannot describe the node");
+        }
+        // What it needed, and what requests have needed since the last time, is given back.
+        tokio::time::sleep(SETTLED).await;
+        if let Err(error) = crate::sys::pages::rest() {
+            tracing::debug!(%error, "memory is kept");
         }
     }
 }

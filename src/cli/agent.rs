@@ -42,10 +42,8 @@ use crate::sys::task::{Boxed, boxed};
 const STATE: &str = "server";
 /// Stack of the threads besides the event loop.
 const THREAD_STACK: usize = 8 << 20;
-/// The memory that the start needed is released after this time.
+/// The memory that the start needed is released after this time; later, that is done after each look at the node.
 const STARTED: Duration = Duration::from_secs(2);
-/// How often unused memory is released afterwards.
-const REST: Duration = Duration::from_mins(1);
 /// How long the API waits until the tasks of an earlier agent have been restored.
 const TAKING_UP: Duration = Duration::from_secs(1);
 /// How long stopping what runs may take before this process exits without waiting any longer.
@@ -351,7 +349,7 @@ impl Serving {
         let watchdog = notify::watchdog();
         // What else happens does not delay the next message.
         let mut alive_at = Instant::now();
-        let mut rest_at = alive_at + STARTED;
+        let mut rest_at = Some(alive_at + STARTED);
         let mut trial: Option<Boxed<anyhow::Result<()>>> = None;
         let mut asker: Option<Upgrade> = None;
         loop {
@@ -404,11 +402,11 @@ impl Serving {
                     notify::tell(&NotifyState::Watchdog);
                     alive_at = Instant::now() + watchdog.unwrap_or_default();
                 }
-                () = tokio::time::sleep_until(rest_at) => {
+                () = tokio::time::sleep_until(rest_at.unwrap_or(alive_at)), if rest_at.is_some() => {
                     if let Err(error) = sys::pages::rest() {
                         tracing::debug!("cannot give memory back: {error}");
                     }
-                    rest_at = Instant::now() + REST;
+                    rest_at = None;
                 }
             }
         }
