@@ -51,7 +51,8 @@ pub struct Source<'a> {
 /// A task's environment; all other values of the task are interpolated with it.
 #[derive(Debug, Clone)]
 pub struct TaskEnv {
-    vars: BTreeMap<String, String>,
+    /// Shared by all who have this environment, as most tasks never change it.
+    vars: Arc<BTreeMap<String, String>>,
     node: Arc<Node>,
     /// Bytes that references may expand to.
     most: usize,
@@ -98,7 +99,7 @@ impl TaskEnv {
         ports(source, &mut vars);
         let tasks: usize = source.job.groups.iter().map(|g| g.count as usize * g.tasks.len()).sum();
         let most = (MOST_OF_RUN / tasks.max(1)).max(LEAST_OF_TASK);
-        let mut env = TaskEnv { vars, node: Arc::clone(source.node), most, is_too_large: false };
+        let mut env = TaskEnv { vars: Arc::new(vars), node: Arc::clone(source.node), most, is_too_large: false };
         let room = Room::new(most);
         let spelt = |(key, value): (&String, &String)| {
             [key.to_uppercase(), key.clone()].map(|key| {
@@ -111,12 +112,13 @@ impl TaskEnv {
         let optional = source.job.scheduling.parameterized.iter().flat_map(|rules| &rules.meta_optional);
         let meta = [&source.job.meta, &source.group.meta, &source.task.meta].into_iter().flatten();
         let meta: Vec<_> = optional.map(|key| (key, unset)).chain(meta).flat_map(spelt).collect();
-        env.vars.extend(meta);
+        let vars = Arc::make_mut(&mut env.vars);
+        vars.extend(meta);
         if source.isolation == FsIsolation::None {
             for (key, value) in source.host {
                 let denied = key == TOKEN || source.denied.contains(key);
-                if !denied && !env.vars.contains_key(key) {
-                    env.vars.insert(key.clone(), value.clone());
+                if !denied && !vars.contains_key(key) {
+                    vars.insert(key.clone(), value.clone());
                 }
             }
         }
@@ -124,7 +126,7 @@ impl TaskEnv {
             source.task.env.iter().map(|(k, v)| (env.interpolate_within(k, &room), env.interpolate_within(v, &room)));
         let own: Vec<_> = own.collect();
         env.is_too_large = room.is_exceeded.get();
-        env.extend(own);
+        env.add(own);
         env
     }
 
@@ -134,20 +136,28 @@ impl TaskEnv {
         let host = BTreeMap::new();
         let mut env = TaskEnv::build(&Source { task: &task, host: &host, ..*source });
         for own in ["TASK_NAME", "TASK_DIR", "SECRETS_DIR", "MEMORY_LIMIT", "MEMORY_MAX_LIMIT", "CPU_LIMIT"] {
-            env.vars.remove(&format!("NOMAD_{own}"));
+            Arc::make_mut(&mut env.vars).remove(&format!("NOMAD_{own}"));
         }
         env
     }
 
     /// Adds variables, replacing existing ones.
     pub fn extend(&mut self, pairs: impl IntoIterator<Item = (String, String)>) {
-        self.vars.extend(pairs);
-        self.vars = std::mem::take(&mut self.vars).into_iter().map(|(k, v)| (clean(k), v)).into_map();
+        let mut pairs = pairs.into_iter().peekable();
+        if pairs.peek().is_some() {
+            self.add(pairs);
+        }
+    }
+
+    fn add(&mut self, pairs: impl IntoIterator<Item = (String, String)>) {
+        let vars = Arc::make_mut(&mut self.vars);
+        vars.extend(pairs);
+        *vars = std::mem::take(vars).into_iter().map(|(k, v)| (clean(k), v)).into_map();
     }
 
     /// The variables.
     #[must_use]
-    pub const fn vars(&self) -> &BTreeMap<String, String> {
+    pub fn vars(&self) -> &BTreeMap<String, String> {
         &self.vars
     }
 

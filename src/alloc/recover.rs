@@ -9,7 +9,7 @@ use super::lifecycle::TaskState;
 use super::process;
 use super::setup::Setup;
 use super::state::{Phase, Started, State, Why};
-use super::task::{Attempt, SWEEP_PATIENCE, TaskError, TaskErrorKind, TaskRunner};
+use super::task::{Attempt, Instance, SWEEP_PATIENCE, TaskError, TaskErrorKind, TaskRunner};
 use crate::driver::{DriverError, TaskConfig};
 use crate::spec::EventKind;
 
@@ -51,8 +51,9 @@ impl TaskRunner {
                     (state.phase, state.driver_id) = (Phase::Running, Some(config.id.clone()));
                 });
                 self.state(TaskState::Running);
-                let _events = self.pass_on_events(&config.id);
-                self.follow(&config, setup, wishes, leftovers).await
+                let events = self.pass_on_events(&config.id);
+                let instance = Instance { id: config.id, pos: config.config.pos, _events: events };
+                self.follow(instance, setup, wishes, leftovers).await
             }
             Err(error) => {
                 let why = match state.ordered {

@@ -275,7 +275,21 @@ impl Alloc {
     }
 
     /// Runs the tasks to their ends. [`Alloc::set_up`] comes first. `stop` stops it, and so does its [`Control`].
-    pub async fn run(&mut self, stop: watch::Receiver<Stop>, events: mpsc::UnboundedSender<AllocEvent>) -> AllocResult {
+    ///
+    /// Its events go to `events` as well, if there is somebody.
+    pub async fn run(
+        &mut self,
+        stop: watch::Receiver<Stop>,
+        events: impl Into<Option<mpsc::UnboundedSender<AllocEvent>>>,
+    ) -> AllocResult {
+        self.run_told(stop, events.into()).await
+    }
+
+    async fn run_told(
+        &mut self,
+        stop: watch::Receiver<Stop>,
+        events: Option<mpsc::UnboundedSender<AllocEvent>>,
+    ) -> AllocResult {
         let control = Arc::clone(&self.place.control);
         control.stop(*stop.borrow());
         control.set_ports(&self.place.ports);

@@ -17,7 +17,7 @@ use crate::spec::{Mount, Task};
 /// What the steps before a start work on.
 pub(super) struct Setup {
     pub(super) shared: Arc<Shared>,
-    pub(super) task: Task,
+    pub(super) task: Arc<Task>,
     pub(super) env: TaskEnv,
     /// The user that has to pass through the allocation's directory to reach its files.
     pub(super) enters: Option<Owner>,

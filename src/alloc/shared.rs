@@ -53,7 +53,8 @@ pub(super) struct Shared {
     pub(super) payload: Arc<[u8]>,
     /// The services of group and tasks.
     pub(super) offers: Arc<Offers>,
-    pub(super) events: mpsc::UnboundedSender<AllocEvent>,
+    /// `None` if nobody hears them besides its [`Control`].
+    pub(super) events: Option<mpsc::UnboundedSender<AllocEvent>>,
     pub(super) control: Arc<Control>,
     /// Its owner returns for it after it was killed.
     pub(super) returns: bool,
@@ -67,9 +68,10 @@ impl Shared {
         let event =
             TaskEvent { kind, time: SystemTime::now(), task: task.to_owned(), message: message.into(), details };
         self.control.note(&event);
+        let Some(events) = &self.events else { return };
         let (alloc, group, index) = (self.alloc.clone(), self.group.clone(), self.index);
         // The receiver may be gone; the task goes on without it.
-        let _ = self.events.send(AllocEvent { alloc, group, index, event });
+        let _ = events.send(AllocEvent { alloc, group, index, event });
     }
 
     /// Saves what its owner needs, if the owner returns. If that fails, it is written with the next change.

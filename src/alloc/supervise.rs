@@ -175,7 +175,7 @@ impl Supervisor {
                 runs: Runs::find(driver, &task.config, env.interpolate(&task.user), supervisor.stop.clone()).await,
                 neighbours: Neighbours::None,
                 env,
-                task: task.clone(),
+                task: Arc::new(task.clone()),
                 driver: Arc::clone(driver),
                 cgroup,
                 cores: None,
@@ -184,7 +184,7 @@ impl Supervisor {
                 stop: stop_seen,
                 leave: supervisor.leave.clone(),
                 states: report.clone(),
-                earlier: has_earlier.then(|| earlier[number].clone()),
+                earlier: has_earlier.then(|| Box::new(earlier[number].clone())),
             });
         }
         let runs: Vec<(usize, Runs)> = runners.iter().map(|runner| (runner.number, runner.runs.clone())).collect();
@@ -192,6 +192,7 @@ impl Supervisor {
             let number = runner.number;
             let others = runs.iter().filter(|(other, _)| *other != number);
             runner.neighbours = runner.runs.neighbours(others.map(|(_, runs)| runs));
+            let runner = Box::new(runner);
             let handle = supervisor.runners.spawn(boxed(async move { (number, runner.run().await) }));
             supervisor.numbers.insert(handle.id(), number);
         }

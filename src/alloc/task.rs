@@ -93,7 +93,7 @@ pub struct TaskResult {
 pub(super) struct TaskRunner {
     pub(super) number: usize,
     pub(super) shared: Arc<Shared>,
-    pub(super) task: Task,
+    pub(super) task: Arc<Task>,
     pub(super) driver: Arc<dyn Driver>,
     pub(super) env: TaskEnv,
     /// The user that it runs as.
@@ -112,7 +112,7 @@ pub(super) struct TaskRunner {
     pub(super) leave: watch::Receiver<bool>,
     pub(super) states: mpsc::UnboundedSender<(usize, TaskState)>,
     /// The state in which an earlier process left it, until it is restored.
-    pub(super) earlier: Option<State>,
+    pub(super) earlier: Option<Box<State>>,
 }
 
 /// Requests for a running task.
@@ -121,6 +121,15 @@ pub(super) struct Wishes {
     restarts: watch::Receiver<&'static str>,
     /// The reason.
     unhealthy: watch::Receiver<String>,
+}
+
+/// One start of a task that its driver knows.
+pub(super) struct Instance {
+    pub(super) id: String,
+    /// Where the task's `config` is in its job file.
+    pub(super) pos: Pos,
+    /// Forwards its events.
+    pub(super) _events: JoinSet<()>,
 }
 
 /// The result of one start.
@@ -142,7 +151,7 @@ pub(super) enum Attempt {
 
 impl TaskRunner {
     /// `None` if its owner exits before the task ends.
-    pub(super) async fn run(mut self) -> Option<TaskResult> {
+    pub(super) async fn run(mut self: Box<Self>) -> Option<TaskResult> {
         let mut result = TaskResult {
             name: self.task.name.clone(),
             outcome: Outcome::NotStarted,
@@ -213,7 +222,7 @@ impl TaskRunner {
         loop {
             let begun = earlier.take().filter(|state| state.handle.is_some() || state.undecided.is_some());
             let attempt = if let Some(state) = begun {
-                self.resume(&state, &mut setup, &mut result.leftovers).await
+                Box::pin(self.resume(&state, &mut setup, &mut result.leftovers)).await
             } else {
                 self.control().update(|state| (state.phase, state.restart_at) = (Phase::Starting, None));
                 self.attempt(&mut steps, &mut setup, &mut result.leftovers).await
@@ -281,7 +290,7 @@ impl TaskRunner {
     fn setup(&self) -> Setup {
         Setup {
             shared: Arc::clone(&self.shared),
-            task: self.task.clone(),
+            task: Arc::clone(&self.task),
             env: self.env.clone(),
             enters: self.runs.enters(),
             driver_mounts: !self.driver.capabilities().no_mounts,
@@ -351,6 +360,20 @@ impl TaskRunner {
     }
 
     async fn attempt(&mut self, steps: &mut Stack<Setup>, setup: &mut Setup, leftovers: &mut Vec<String>) -> Attempt {
+        // Boxed, so that what only a start needs takes no memory while the task runs.
+        match Box::pin(self.begin(steps, setup, leftovers)).await {
+            Ok((instance, wishes)) => self.follow(instance, setup, wishes, leftovers).await,
+            Err(ended) => ended,
+        }
+    }
+
+    /// Starts the task, after the steps before it.
+    async fn begin(
+        &mut self,
+        steps: &mut Stack<Setup>,
+        setup: &mut Setup,
+        leftovers: &mut Vec<String>,
+    ) -> Result<(Instance, Wishes), Attempt> {
         // It begins with the files as they are now.
         setup.pending.clear();
         let made = self.set_up(steps, setup).await;
@@ -360,11 +383,11 @@ impl TaskRunner {
             state.rendered.clone_from(&setup.rendered);
         });
         if self.is_leaving() {
-            return Attempt::Left;
+            return Err(Attempt::Left);
         }
         if let Err((name, error)) = made {
             if self.is_stopping() {
-                return Attempt::Abandoned;
+                return Err(Attempt::Abandoned);
             }
             let message = chain(&error);
             // As with Nomad, whatever its reason is: the server may have another answer the next time.
@@ -375,22 +398,22 @@ impl TaskRunner {
                 let said = format!("{name}: {message}");
                 self.event(EventKind::HookFailed, &said, &[("message", said.clone())]);
             }
-            return Attempt::Failed(TaskError { kind: TaskErrorKind::Other, message }, recoverable);
+            return Err(Attempt::Failed(TaskError { kind: TaskErrorKind::Other, message }, recoverable));
         }
         if self.is_stopping() {
-            return Attempt::Abandoned;
+            return Err(Attempt::Abandoned);
         }
         let mut config = match self.config(&setup.env) {
             Ok(config) => config,
             Err(error) => {
                 let message = format!("{}: task {:?}: {error}", self.task.config.pos, self.task.name);
                 self.event(EventKind::SetupFailure, &message, &[("setup_error", message.clone())]);
-                return Attempt::Failed(TaskError { kind: TaskErrorKind::Other, message }, false);
+                return Err(Attempt::Failed(TaskError { kind: TaskErrorKind::Other, message }, false));
             }
         };
         config.mounts.clone_from(&setup.mounts);
         let driver = Arc::clone(&self.driver);
-        let _events = self.pass_on_events(&config.id);
+        let events = self.pass_on_events(&config.id);
         let placed = self.place(&mut config);
         // The whole machine where its compute is not known.
         config.percent_ticks = (config.resources.cpu_shares as f64 / compute().total_mhz as f64).min(1.0);
@@ -411,17 +434,17 @@ impl TaskRunner {
             self.destroy(&config.id, leftovers).await;
             self.sweep_orphans(leftovers);
             if given_up {
-                return if self.is_leaving() { Attempt::Left } else { Attempt::Abandoned };
+                return Err(if self.is_leaving() { Attempt::Left } else { Attempt::Abandoned });
             }
             // Reported even if the task is about to be stopped: by then it may have run.
             let recoverable = matches!(error, DriverError::Failed { recoverable: true, .. }) && !self.is_stopping();
             let error = self.task_error(&error, &config.config.pos);
             self.event(EventKind::DriverFailure, &error.message, &[("driver_error", error.message.clone())]);
-            return Attempt::Failed(error, recoverable);
+            return Err(Attempt::Failed(error, recoverable));
         }
         self.event(EventKind::Started, "Task started by client", &[]);
         self.state(TaskState::Running);
-        self.follow(&config, setup, wishes, leftovers).await
+        Ok((Instance { id: config.id, pos: config.config.pos, _events: events }, wishes))
     }
 
     /// The requests from now on; subscribe before the task is visible as running.
@@ -450,7 +473,7 @@ impl TaskRunner {
     /// Waits for the end of a start, with its services registered; handles requests meanwhile, and cleans up after it.
     pub(super) async fn follow(
         &mut self,
-        config: &TaskConfig,
+        instance: Instance,
         setup: &mut Setup,
         wishes: Wishes,
         leftovers: &mut Vec<String>,
@@ -461,7 +484,7 @@ impl TaskRunner {
         let mut updates = self.shared.control.updates();
         self.offer(setup, network.as_ref()).await;
         let plugin = csi_plugin::supervise(&self.shared, self.number, &self.task, setup.driver_mounts);
-        let mut wait = driver.wait_task(&config.id);
+        let mut wait = driver.wait_task(&instance.id);
         let mut stop = self.stop.clone();
         let stop_changed = async |stop: &mut watch::Receiver<Stop>| stop_at_least(stop, Stop::Gracefully).await;
         let mut leave = self.leave.clone();
@@ -487,7 +510,7 @@ impl TaskRunner {
                             self.event(EventKind::RestartSignaled, &reason, &[("restart_reason", reason.clone())]);
                             return Ok(Why::Unhealthy);
                         }
-                        failed = self.follow_templates(&config.id, setup) => {
+                        failed = self.follow_templates(&instance.id, setup) => {
                             if let Some(reason) = failed {
                                 self.event(EventKind::Killing, reason, &[("fails_task", "true".to_owned())]);
                                 return Ok(Why::Failed);
@@ -513,7 +536,7 @@ impl TaskRunner {
                 self.control().update(|state| state.ordered = Some(why));
                 self.shared.save();
             }
-            let ended = self.kill(&config.id, why, &mut wait).await;
+            let ended = self.kill(&instance.id, why, &mut wait).await;
             (ended, if self.is_stopping() && why != Why::Failed { Why::Stopped } else { why })
         };
         let ended = tokio::select! {
@@ -535,7 +558,7 @@ impl TaskRunner {
             (state.undecided, state.ordered) = (Some(why), None);
         });
         self.shared.save();
-        let result = ended.map_err(|e| self.task_error(&e, &config.config.pos));
+        let result = ended.map_err(|e| self.task_error(&e, &instance.pos));
         match &result {
             Ok(exit) => self.terminated(*exit, driver.exit_message(exit)),
             Err(error) => {
@@ -545,7 +568,7 @@ impl TaskRunner {
         if matches!(why, Why::Stopped | Why::Failed) && !self.is_for_restart(why) {
             self.event(EventKind::Killed, "Task successfully killed", &[]);
         }
-        let gone = self.destroy(&config.id, leftovers).await;
+        let gone = self.destroy(&instance.id, leftovers).await;
         if result.is_err() {
             self.sweep_orphans(leftovers);
         }
@@ -564,8 +587,9 @@ impl TaskRunner {
     pub(super) fn refresh(&mut self) {
         if let Some(updated) = self.shared.control.updated() {
             let Task { restart, kill_timeout, kill_signal, shutdown_delay, .. } = &updated.group().tasks[self.number];
-            (self.task.restart, self.task.kill_timeout) = (*restart, *kill_timeout);
-            (self.task.kill_signal, self.task.shutdown_delay) = (*kill_signal, *shutdown_delay);
+            let task = Arc::make_mut(&mut self.task);
+            (task.restart, task.kill_timeout) = (*restart, *kill_timeout);
+            (task.kill_signal, task.shutdown_delay) = (*kill_signal, *shutdown_delay);
         }
     }
 
@@ -704,7 +728,7 @@ impl TaskRunner {
     }
 
     pub(super) fn config(&self, env: &TaskEnv) -> Result<TaskConfig, TooLarge> {
-        let Task { name, logs, resources, .. } = &self.task;
+        let Task { name, logs, resources, .. } = &*self.task;
         let unique = crate::sys::random::uuid().simple().to_string();
         let collection = (!logs.disabled).then(|| LogCollection {
             dir: self.shared.dir.logs(),

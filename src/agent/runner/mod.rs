@@ -325,13 +325,19 @@ impl Drop for Alive {
 }
 
 /// Manages one allocation until its remains are removed, or this process leaves it.
-async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, mut destroy: watch::Receiver<bool>) {
+async fn life(
+    mut alloc: Box<Alloc>,
+    alive: Alive,
+    ended: Arc<watch::Sender<bool>>,
+    mut destroy: watch::Receiver<bool>,
+) {
     let runner = &Arc::clone(&alive.0);
     let (control, id) = (alloc.control(), alloc.id().to_string());
     let mut leaving = runner.leaving.subscribe();
+    // What follows each other is boxed, so that it takes memory only while it runs.
     match alloc.set_up().await {
         Ok(()) => {
-            if run(&mut alloc, runner).await {
+            if Box::pin(run(&mut alloc, runner)).await {
                 return;
             }
             // Before the end is reported: then its resources must be free.
@@ -342,7 +348,7 @@ async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, m
         Err((error, leftovers)) => {
             warn_of(&id, &leftovers);
             if alloc.is_restored() {
-                give_up(&mut alloc, runner).await;
+                Box::pin(give_up(&mut alloc, runner)).await;
             }
             ended.send_replace(true);
             let stopped = matches!(error, SetupError::Stopped);
@@ -351,16 +357,16 @@ async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, m
     }
     let was_left = alloc.is_anything_left();
     tokio::select! {
-        () = async {
+        () = Box::pin(async {
             release_volumes(&mut alloc, runner).await;
             std::future::pending::<()>().await;
-        } => {}
+        }) => {}
         // The sender lives in the entry, which only this function removes.
         _ = destroy.wait_for(|wanted| *wanted) => {}
         _ = leaving.wait_for(|leaving| *leaving) => return,
     }
     if alloc.has_volumes_left() {
-        let tried = tokio::time::timeout(LAST_RELEASE, alloc.release_again()).await;
+        let tried = tokio::time::timeout(LAST_RELEASE, Box::pin(alloc.release_again())).await;
         warn_of(&id, &tried.unwrap_or_default());
     }
     if alloc.has_volumes_left() {
@@ -370,15 +376,15 @@ async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, m
         runner.forget(control.id());
         drop((alive, destroy));
         tokio::select! {
-            () = release_volumes(&mut alloc, runner) => {}
+            () = Box::pin(release_volumes(&mut alloc, runner)) => {}
             _ = leaving.wait_for(|leaving| *leaving) => {}
         }
         return;
     }
-    warn_of(&id, &alloc.destroy().await);
+    warn_of(&id, &Box::pin(alloc.destroy()).await);
     if was_left {
         // It has kept its record: by that the rest is removed.
-        runner.clean_all_of(&id).await;
+        Box::pin(runner.clean_all_of(&id)).await;
     }
     runner.forget(control.id());
 }
@@ -437,8 +443,6 @@ fn limit(alloc: &Alloc) -> Option<SystemTime> {
 async fn run(alloc: &mut Alloc, runner: &Runner) -> bool {
     let (control, network) = (alloc.control(), alloc.network().cloned());
     let (mut changes, mut health) = (control.subscribe(), control.health());
-    // Reports contain the events.
-    let (events, _) = mpsc::unbounded_channel();
     let stop = watch::Sender::new(Stop::No);
     let telling = async {
         loop {
@@ -460,7 +464,8 @@ async fn run(alloc: &mut Alloc, runner: &Runner) -> bool {
     };
     let result = tokio::select! {
         biased;
-        result = alloc.run(stop.subscribe(), events) => result,
+        // Reports contain the events.
+        result = alloc.run(stop.subscribe(), None) => result,
         never = telling => never,
         never = timer => never,
     };
@@ -509,11 +514,11 @@ impl Engine for Arc<Runner> {
         };
         lock(&self.allocs).insert(wanted.alloc.id, entry);
         self.served.add(Arc::clone(&control));
-        let life = crate::sys::task::spawn(life(alloc, Alive::new(self), ended, destroyed));
+        let life = crate::sys::task::spawn(life(Box::new(alloc), Alive::new(self), ended, destroyed));
         let runner = Arc::clone(self);
         crate::sys::task::spawn(async move {
             if let Err(error) = life.await {
-                runner.broke_down(&control, &error.to_string()).await;
+                Box::pin(runner.broke_down(&control, &error.to_string())).await;
             }
         });
     }

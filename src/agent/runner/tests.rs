@@ -32,7 +32,7 @@ async fn f7_what_cannot_be_restored_keeps_nothing_from_its_replacement() {
     let record = || runner.machine.records.read(&id).unwrap();
     let alloc = Alloc::restore(&runner.machine, record().unwrap()).unwrap();
     let (destroy, destroyed) = watch::channel(false);
-    let life = crate::sys::task::spawn(life(alloc, Alive::new(&runner), Arc::default(), destroyed));
+    let life = crate::sys::task::spawn(life(Box::new(alloc), Alive::new(&runner), Arc::default(), destroyed));
     assert_eq!(reports.recv().await.unwrap().client_status, ClientStatus::Failed);
     assert!(record().is_some(), "its plugin does not run");
     assert!(files.load().unwrap()[0].1.users[&id].leaves, "who joins the volume may undo that");
