@@ -23,6 +23,8 @@ use task::{
     Done, Session, Task, args, descriptors, in_seconds, nap, processes_of, resident_kib, size, slower, stdin,
     stdin_close,
 };
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
 use tokio_stream::StreamExt as _;
 
 /// Set for this program when it runs as a plain user.
@@ -74,6 +76,9 @@ fn main() -> ExitCode {
         b4_a_caller_that_does_not_read_stalls_only_itself,
         b4_an_executor_does_not_grow,
         b4_a_reattached_executor_has_sessions,
+        a3_an_executor_is_called_when_its_connection_has_rested,
+        a3_an_executor_rings_when_it_has_news,
+        a3_whoever_asks_for_a_bell_disturbs_nobody,
         b4_the_end_of_the_task_ends_its_sessions,
         b4_a_sessions_oom_is_not_the_tasks,
         b4_a_task_that_may_trace_sees_nobody_with_more_than_itself,
@@ -844,6 +849,129 @@ fn b4_a_reattached_executor_has_sessions() {
             assert_eq!(task.run("tty | cut -c-9", true).await, done("/dev/pts/\r\n", "", 0));
             task.end().await;
         }
+    });
+}
+
+/// The executor of a task, over a connection that is closed after this time without a call.
+async fn resting(task: &mut Task, after: Duration) {
+    let first = task.client.take().unwrap();
+    let client = Client::reattach_own(first.reattach_config().unwrap(), Some(after)).await.unwrap();
+    task.executor = ExecutorClient::new(client.channel());
+    task.client = Some(client);
+}
+
+fn a3_an_executor_is_called_when_its_connection_has_rested() {
+    block_on(async {
+        for isolated in BOTH {
+            let mut task = Task::new(isolated).await;
+            let after = Duration::from_millis(300);
+            resting(&mut task, after).await;
+            let executor = task.executor_pid();
+            for _ in 0..3 {
+                task.executor.version().await.unwrap();
+                let connected = descriptors(executor);
+                eventually("the end of the connection", || descriptors(executor) < connected).await;
+            }
+            // Neither a call that waits nor a session is cut off.
+            let session = async {
+                let mut session =
+                    task.shell("echo ready; read line; echo heard $line; read line; echo $line", true).await;
+                session.hear_until("ready").await;
+                for line in ["one", "two"] {
+                    tokio::time::sleep(after * 4).await;
+                    session.say(stdin(&format!("{line}\n"))).await;
+                }
+                session.finish().await
+            };
+            let executor = task.executor.clone();
+            let waiting = tokio::spawn(async move { executor.wait().await });
+            let done = session.await;
+            assert!(done.stdout.contains("heard one") && done.code == 0, "{done:?}");
+            assert!(!waiting.is_finished());
+            task.executor.shutdown("SIGKILL", Duration::ZERO).await.unwrap();
+            assert_eq!(waiting.await.unwrap().unwrap().exit.unwrap().signal, 9);
+            task.end().await;
+        }
+    });
+}
+
+fn a3_an_executor_rings_when_it_has_news() {
+    block_on(async {
+        let moment = Duration::from_millis(300);
+        let idle = Task::idle(false).await;
+        let client = idle.client.as_ref().unwrap();
+        client.bell(0).await.expect("an executor has bells").rung().await;
+        idle.end().await;
+
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let client = task.client.as_ref().unwrap();
+            let quiet = descriptors(task.executor_pid());
+            let mut rung = Box::pin(client.bell(0).await.unwrap().rung());
+            assert!(tokio::time::timeout(moment, &mut rung).await.is_err(), "nothing has happened");
+            // For a client that knows another state.
+            client.bell(7).await.unwrap().rung().await;
+            task.executor.shutdown("SIGKILL", Duration::ZERO).await.unwrap();
+            rung.await;
+            // Also for one that comes later.
+            client.bell(0).await.unwrap().rung().await;
+            eventually("the end of the bells", || descriptors(task.executor_pid()) <= quiet).await;
+            task.end().await;
+        }
+
+        let task = Task::new(false).await;
+        let quiet = descriptors(task.executor_pid());
+        let client = task.client.as_ref().unwrap();
+        drop(client.bell(0).await.unwrap());
+        eventually("the end of a bell that nobody hears", || descriptors(task.executor_pid()) <= quiet).await;
+        // Only our own roles have any: others would take the request for a mistake.
+        let other = Client::reattach(client.reattach_config().unwrap()).await.unwrap();
+        assert!(other.bell(0).await.is_none());
+        drop(other);
+        task.end().await;
+
+        // What is lost of the output is news, too.
+        let task = Task::with(false, |spec| {
+            "/bin/sh".clone_into(&mut spec.command);
+            spec.args = args(&["-c", "while :; do echo line; sleep 0.05; done"]);
+        })
+        .await;
+        let bell = task.client.as_ref().unwrap().bell(0).await.unwrap();
+        std::fs::remove_dir_all(task.dir.path().join("alloc/logs")).unwrap();
+        bell.rung().await;
+        let health = task.executor.output_changed(0).await.unwrap().unwrap();
+        assert!(health.changes > 0 && health.stdout.failing.is_some(), "{health:?}");
+        let mut rung = Box::pin(task.client.as_ref().unwrap().bell(health.changes).await.unwrap().rung());
+        assert!(tokio::time::timeout(moment, &mut rung).await.is_err(), "that is known");
+        task.end().await;
+    });
+}
+
+fn a3_whoever_asks_for_a_bell_disturbs_nobody() {
+    block_on(async {
+        let task = Task::new(false).await;
+        let socket = task.client.as_ref().unwrap().reattach_config().unwrap().socket;
+        let quiet = descriptors(task.executor_pid());
+        let say = async |said: &[u8]| {
+            let mut stream = UnixStream::connect(&socket).await.unwrap();
+            // It may be closed before all is said.
+            let _ = stream.write_all(said).await;
+            stream
+        };
+        for said in ["bell\n", "bell x\n", "bell -1\n", "bell 18446744073709551616\n", "bye\n", &"b".repeat(100_000)] {
+            let mut stream = say(said.as_bytes()).await;
+            let mut answer = Vec::new();
+            // What it has not read resets the connection.
+            let _ = stream.read_to_end(&mut answer).await;
+            assert_eq!(answer, b"", "{said:.20}");
+        }
+        // Those who say nothing, or not all, are waited for, and nobody waits for them.
+        let slow = [say(b"").await, say(b"b").await, say(b"bell 1").await, say(b"PRI * HT").await];
+        assert_eq!(task.output("echo $GREETING").await, "hello\n");
+        task.client.as_ref().unwrap().bell(1).await.unwrap().rung().await;
+        drop(slow);
+        eventually("the end of all of them", || descriptors(task.executor_pid()) <= quiet).await;
+        task.end().await;
     });
 }
 

@@ -17,8 +17,8 @@ use agentbin::plugin::{
     Server, role_environment,
 };
 use agentbin::spec::Role;
+use agentbin::wire::Channel;
 use harness::{block_on, children, eventually, is_alive, run, tests};
-use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_health::ServingStatus;
 use tonic_health::pb::HealthCheckRequest;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use agentbin::driver::state::GoDriverState;
 use agentbin::plugin::{Client, Launch, Program, role_environment};
 use agentbin::spec::collections::BTreeMap;
+use agentbin::wire::Channel;
 use agentbin::wire::base::base_plugin_client::BasePluginClient;
 use agentbin::wire::cty::{self, Value};
 use agentbin::wire::drivers::driver_client::DriverClient;
@@ -22,7 +23,6 @@ use agentbin::wire::{base, hclspec};
 use harness::{block_on, eventually, is_alive, run, tests};
 use tempfile::TempDir;
 use tokio_stream::StreamExt as _;
-use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 fn main() -> ExitCode {

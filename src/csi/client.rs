@@ -16,13 +16,13 @@ use prost::Message as _;
 use prost::bytes::Bytes;
 use rustix::fs::{FileType, Mode, OFlags};
 use tokio::net::UnixStream;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{Endpoint, Uri};
 use tonic::{Code, Status};
 
 use super::calls::Call;
 use super::error::CsiError;
 use super::retry::{TRY, Tries};
-use crate::wire::Answering;
+use crate::wire::{Answering, Channel};
 
 /// A unix socket's path must fit into `sockaddr_un` with its NUL.
 const MAX_SOCKET_PATH: usize = 107;
@@ -56,7 +56,7 @@ impl Client {
         let connector = tower::service_fn(move |_: Uri| connect(path.clone()));
         // The path must not become the `:authority`; servers refuse one with slashes.
         let endpoint = Endpoint::from_static("http://localhost").connect_timeout(CONNECT);
-        let channel = endpoint.connect_with_connector_lazy(connector);
+        let channel = endpoint.connect_with_connector_lazy(connector).into();
         Ok(Client { socket: socket.into(), channel, each_try: TRY })
     }
 

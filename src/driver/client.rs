@@ -8,7 +8,6 @@ use prost::Message as _;
 use prost_types::Timestamp;
 use tokio::sync::{broadcast, watch};
 use tokio_stream::{Stream, StreamExt as _};
-use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 
 use super::hclspec::{Body, Schema};
@@ -21,6 +20,7 @@ use crate::plugin::Life;
 use crate::spec::collections::BTreeMap;
 use crate::spec::{DriverConfig, ExitResult, Signal, TaskStats};
 use crate::sys::task::JoinHandle;
+use crate::wire::Channel;
 use crate::wire::base::base_plugin_client::BasePluginClient;
 use crate::wire::base::{self, PluginType};
 use crate::wire::drivers as wire;

@@ -34,6 +34,10 @@ use crate::sys::{mutant, owned, processes};
 pub const EXECUTOR_LOG: &str = "-executor.out";
 /// Name of that log in the task's directory, where an agent expects it.
 const AGENT_LOG: &str = "executor.out";
+/// After this time without a call or a change, an executor is waited for without a connection to it.
+const RESTS_AFTER: Duration = Duration::from_secs(10);
+/// Pause before an executor that cannot be reached is called again.
+const AGAIN: Duration = Duration::from_secs(1);
 /// How long the executor of an ended task may take to report the end.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 /// How many executors are started for one that was killed, if each of them is killed before it has taken over.
@@ -199,41 +203,51 @@ struct Companions {
 #[derive(Debug, Clone)]
 struct Heir {
     log_file: PathBuf,
-    spec: Arc<LaunchSpec>,
+    record: PathBuf,
+    /// Read from next to the record, where it is kept for a later process; here only if it could not be kept.
+    spec: Option<Box<LaunchSpec>>,
     notices: Option<Notices>,
 }
 
 impl Heir {
     fn of(starter: &Starter, task: &TaskConfig, spec: &LaunchSpec) -> Option<Heir> {
         let outlive = spec.outlive.clone()?;
+        let (log_file, record, notices) = (starter.log_file(task), outlive.record.clone(), task.notices.clone());
         let spec = LaunchSpec { outlive: Some(Outlive { adopt: true, ..outlive }), ..spec.clone() };
-        Some(Heir { log_file: starter.log_file(task), spec: Arc::new(spec), notices: task.notices.clone() })
+        Some(Heir { log_file, record, spec: Some(Box::new(spec)), notices })
     }
 
     /// As an earlier process kept it.
     fn kept(starter: &Starter, task: &TaskConfig, record: &Path) -> io::Result<Heir> {
-        let bytes = owned::read(&launch_of(record), LONGEST_LAUNCH)?;
-        let outlive = Some(Outlive { record: record.to_owned(), adopt: true });
-        let spec = LaunchSpec { outlive, ..executor::launch_from(&bytes).map_err(io::Error::other)? };
-        Ok(Heir { log_file: starter.log_file(task), spec: Arc::new(spec), notices: task.notices.clone() })
+        let (log_file, record, notices) = (starter.log_file(task), record.to_owned(), task.notices.clone());
+        let heir = Heir { log_file, record, spec: None, notices };
+        heir.spec()?;
+        Ok(heir)
     }
 
-    /// Keeps it for a later process, which an agent that was started anew does not tell the task's `config`.
-    fn keep(&self) {
-        let Some(path) = self.record().map(launch_of) else { return };
-        if let Err(error) = strays::write(&path, &executor::launch_to_bytes(LaunchSpec::clone(&self.spec))) {
+    /// Keeps the launch specification for a later process, which an agent that was started anew does not tell the task's `config`.
+    fn keep(&mut self) {
+        let Some(spec) = self.spec.take() else { return };
+        let path = launch_of(&self.record);
+        if let Err(error) = strays::write(&path, &executor::launch_to_bytes(LaunchSpec::clone(&spec))) {
             tracing::warn!(%error, path = %path.display(), "a later driver could not start another executor for the task");
+            self.spec = Some(spec);
         }
     }
 
-    fn record(&self) -> Option<&Path> {
-        self.spec.outlive.as_ref().map(|outlive| outlive.record.as_path())
+    /// The launch specification for the executor that adopts the task.
+    fn spec(&self) -> io::Result<LaunchSpec> {
+        if let Some(spec) = &self.spec {
+            return Ok(LaunchSpec::clone(spec));
+        }
+        let bytes = owned::read(&launch_of(&self.record), LONGEST_LAUNCH)?;
+        let outlive = Some(Outlive { record: self.record.clone(), adopt: true });
+        Ok(LaunchSpec { outlive, ..executor::launch_from(&bytes).map_err(io::Error::other)? })
     }
 
     fn remove_record(&self) {
-        let Some(record) = self.record() else { return };
-        strays::remove(record);
-        strays::remove(&launch_of(record));
+        strays::remove(&self.record);
+        strays::remove(&launch_of(&self.record));
     }
 }
 
@@ -253,6 +267,55 @@ impl Task {
         match life {
             Some(life) => dies(life).await,
             None => true,
+        }
+    }
+
+    /// Waits for the end of the task, and reports changes of its output meanwhile; without a connection while there are none.
+    async fn ended(&self, outages: &mut Outages) -> Result<ProcessState, ExecutorError> {
+        let mut rests = true;
+        let mut is_told = false;
+        loop {
+            // Boxed, so that it takes no memory between.
+            match Box::pin(self.ended_or_quiet(outages, rests)).await {
+                // It may be the connection that could not be made, for lack of descriptors.
+                Some(Err(ExecutorError::PluginShutdown)) if !self.lost_its_executor().await => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::warn!(
+                            pid = self.pid,
+                            "the executor of a task runs and cannot be reached; trying again"
+                        );
+                    }
+                    outages.are_over = false;
+                    tokio::time::sleep(AGAIN).await;
+                    continue;
+                }
+                Some(end) => return end,
+                None => {}
+            }
+            let bell = lock(&self.client).as_ref().map(|client| client.bell(outages.known));
+            let bell = match bell {
+                Some(bell) => bell.await,
+                None => None,
+            };
+            match bell {
+                Some(bell) => bell.rung().await,
+                None => rests = false,
+            }
+        }
+    }
+
+    /// `None` when nothing has changed for a while, if it `rests` then.
+    async fn ended_or_quiet(&self, outages: &mut Outages, rests: bool) -> Option<Result<ProcessState, ExecutorError>> {
+        let executor = self.executor();
+        let mut end = executor.wait();
+        loop {
+            let are_over = outages.are_over;
+            tokio::select! {
+                biased;
+                end = &mut end => return Some(end),
+                () = outages.next(&self.event, &executor), if !are_over => {}
+                () = tokio::time::sleep(RESTS_AFTER), if rests => return None,
+            }
         }
     }
 
@@ -285,6 +348,8 @@ type End = Result<ProcessState, String>;
 #[derive(Debug)]
 struct Kept {
     reattach: Reattach,
+    /// Its executor is one of ours.
+    is_ours: bool,
     pid: i32,
     started_at: SystemTime,
     cgroup: PathBuf,
@@ -333,6 +398,7 @@ impl Kept {
             |problem: String| failed(format!("failed to decode task state from handle: {problem}"), false);
         let state = GoDriverState::from_bytes(bytes).map_err(|e| undecodable(e.to_string()))?;
         let config = state.reattach_config.ok_or_else(|| undecodable("it names no executor".to_owned()))?;
+        let is_ours = state.agentbin.is_some();
         let (reattach, cgroup, record) = match state.agentbin {
             Some(own) => {
                 let OwnState { start_ticks, boot_id, cgroup, record } = own;
@@ -343,7 +409,16 @@ impl Kept {
         };
         let pid = i32::try_from(state.pid).map_err(|_| undecodable(format!("pid {} is none", state.pid)))?;
         let started_at = state.started_at.to_system_time().unwrap_or(SystemTime::UNIX_EPOCH);
-        Ok(Kept { reattach, pid, started_at, cgroup, record })
+        Ok(Kept { reattach, is_ours, pid, started_at, cgroup, record })
+    }
+
+    /// Its executor, if that still runs.
+    async fn client(&self) -> Result<Client, HostError> {
+        if self.is_ours {
+            Client::reattach_own(self.reattach.clone(), Some(RESTS_AFTER)).await
+        } else {
+            Client::reattach(self.reattach.clone()).await
+        }
     }
 }
 
@@ -351,7 +426,7 @@ impl Kept {
 async fn end_stray(note: &Note) {
     let Some(reattach) = note.read() else { return };
     // Reattaches to exactly that process or to none.
-    if let Ok(client) = Client::reattach(reattach).await {
+    if let Ok(client) = Client::reattach_own(reattach, None).await {
         tracing::warn!(pid = client.process().pid, "ending an executor that an interrupted start left behind");
         if let Err(error) = ExecutorClient::new(client.channel()).shutdown("", Duration::ZERO).await {
             tracing::debug!(%error, "executor Shutdown");
@@ -419,6 +494,7 @@ impl Starter {
             inherits: notices.iter().flat_map(|notices| notices.descriptors()).collect(),
             new_session: true,
             socket_dir: Some(&self.settings.socket_dir),
+            rests_after: Some(RESTS_AFTER),
             log: Box::new(|line: HclogLine| tracing::debug!(message = %line.message, "executor")),
             ..Launch::new(Program::Own(Role::Executor))
         };
@@ -432,14 +508,33 @@ impl Starter {
         started.map_err(|error| executor_error(&error))
     }
 
+    /// Gives a task whose executor was killed another one; `false` if it gets none.
+    async fn replace(&self, task: &Task) -> bool {
+        let Some(heir) = &task.heir else { return false };
+        if !task.lost_its_executor().await || lock(&task.client).is_none() {
+            return false;
+        }
+        match self.take_over(heir, task.note.as_ref()).await {
+            Ok(client) => task.inherit(client).await,
+            Err(error) => {
+                tracing::error!(%error, pid = task.pid, "a task whose executor was killed cannot be taken over");
+                false
+            }
+        }
+    }
+
     /// Starts another executor for a task whose executor was killed, and writes the note for a later driver. One that is killed as
     /// well has successors.
     async fn take_over(&self, heir: &Heir, note: Option<&Note>) -> Result<Client, DriverError> {
-        let (mut left, network) = (HEIRS, &heir.spec.network_namespace);
+        let spec = heir.spec().map_err(|error| {
+            let path = launch_of(&heir.record);
+            failed(format!("read how the task was launched, {}: {error}", path.display()), false)
+        })?;
+        let (mut left, network) = (HEIRS, &spec.network_namespace);
         loop {
             left -= 1;
             let (error, is_dead) = match self.start(&heir.log_file, network, heir.notices.as_ref(), None).await {
-                Ok(client) => match adopt(&client, heir, note).await {
+                Ok(client) => match adopt(&client, &spec, note).await {
                     Ok(()) => return Ok(client),
                     Err(error) => {
                         let is_dead = dies(client.life()).await;
@@ -458,7 +553,7 @@ impl Starter {
 }
 
 /// Has an executor adopt the task, after its note for a later driver.
-async fn adopt(client: &Client, heir: &Heir, note: Option<&Note>) -> Result<(), DriverError> {
+async fn adopt(client: &Client, spec: &LaunchSpec, note: Option<&Note>) -> Result<(), DriverError> {
     let noted = match (client.reattach_config(), note) {
         (Ok(reattach), Some(note)) => note.write(&reattach),
         _ => Ok(()),
@@ -466,7 +561,7 @@ async fn adopt(client: &Client, heir: &Heir, note: Option<&Note>) -> Result<(), 
     if let Err(error) = noted {
         tracing::warn!(%error, "cannot note the executor of a task");
     }
-    let launched = ExecutorClient::new(client.channel()).launch(LaunchSpec::clone(&heir.spec)).await;
+    let launched = ExecutorClient::new(client.channel()).launch(spec.clone()).await;
     launched.map(drop).map_err(launch_error)
 }
 
@@ -567,8 +662,8 @@ impl Tasks {
             end_stray(note).await;
         }
         let cgroup = spec.cgroup.clone();
-        let heir = Heir::of(&self.starter, task, &spec);
-        let record = heir.as_ref().and_then(Heir::record).map(Path::to_owned).unwrap_or_default();
+        let mut heir = Heir::of(&self.starter, task, &spec);
+        let record = heir.as_ref().map(|heir| heir.record.clone()).unwrap_or_default();
         let (log_file, network) = (self.starter.log_file(task), &spec.network_namespace);
         let started = self.starter.start(&log_file, network, task.notices.as_ref(), Some(&spec)).await;
         // An executor that was killed before the launch may have created the cgroup already.
@@ -585,11 +680,12 @@ impl Tasks {
                 if let Some(Err(error)) = note.as_ref().map(|note| note.write(&reattach)) {
                     tracing::warn!(%error, "cannot note the executor of a task");
                 }
-                heir.iter().for_each(Heir::keep);
+                heir.iter_mut().for_each(Heir::keep);
                 let launched = executor.launch(spec).await.map_err(launch_error);
                 launched.and_then(|state| {
                     let started_at = to_milliseconds(state.time);
-                    let kept = Kept { reattach, pid: state.pid, started_at, cgroup: cgroup.clone(), record };
+                    let kept =
+                        Kept { reattach, is_ours: true, pid: state.pid, started_at, cgroup: cgroup.clone(), record };
                     kept.to_bytes(task).map(|driver_state| (kept, driver_state))
                 })
             }
@@ -629,7 +725,7 @@ impl Tasks {
         let mut kept = Kept::find(driver_state, self.agents_cgroup(task)).await?;
         let note = self.note(task);
         let heir = if kept.record.as_os_str().is_empty() { None } else { self.heir(task, &kept, spec) };
-        let mut client = match Client::reattach(kept.reattach.clone()).await {
+        let mut client = match kept.client().await {
             Ok(client) => client,
             Err(error) => {
                 let Some(heir) = heir.as_ref().filter(|_| is_gone(&kept.reattach)) else {
@@ -688,10 +784,13 @@ impl Tasks {
     /// The executor that adopted the task under an earlier driver, or a new one that adopts it now.
     async fn inherited(&self, kept: &Kept, note: Option<&Note>, heir: &Heir) -> Result<Client, DriverError> {
         if let Some(noted) = note.and_then(Note::read).filter(|noted| *noted != kept.reattach)
-            && let Ok(client) = Client::reattach(noted).await
+            && let Ok(client) = Client::reattach_own(noted, Some(RESTS_AFTER)).await
         {
             // Its driver may have died before it sent the launch specification.
-            let launched = ExecutorClient::new(client.channel()).launch(LaunchSpec::clone(&heir.spec)).await;
+            let launched = match heir.spec() {
+                Ok(spec) => ExecutorClient::new(client.channel()).launch(spec).await,
+                Err(error) => Err(ExecutorError::System(error.to_string())),
+            };
             match launched {
                 Err(ExecutorError::Invalid(text)) if text == ALREADY_LAUNCHED => return Ok(client),
                 Ok(_) => return Ok(client),
@@ -713,10 +812,9 @@ impl Tasks {
     fn keep(&self, task: &TaskConfig, client: Client, executor: ExecutorClient, kept: Kept, companions: Companions) {
         let Companions { note, heir, known } = companions;
         let event = TaskEvent { time: kept.started_at, ..TaskEvent::of(task, "") };
-        crate::sys::task::spawn(tell_of_outages(executor.clone(), known, event.clone(), self.events.clone()));
         let (sender, end) = watch::channel(None);
         let kept = Arc::new(Task {
-            event: event.clone(),
+            event,
             pid: kept.pid,
             started_at: kept.started_at,
             client: Mutex::new(Some(client)),
@@ -728,25 +826,17 @@ impl Tasks {
         });
         let (waiting, starter, events) = (Arc::clone(&kept), Arc::clone(&self.starter), self.events.clone());
         crate::sys::task::spawn(async move {
-            let mut end = waiting.executor().wait().await;
-            while let (Err(_), Some(heir)) = (&end, &waiting.heir) {
-                if !waiting.lost_its_executor().await || lock(&waiting.client).is_none() {
-                    break;
-                }
-                let kept = match starter.take_over(heir, waiting.note.as_ref()).await {
-                    Ok(client) => waiting.inherit(client).await,
-                    Err(error) => {
-                        tracing::error!(%error, pid = waiting.pid, "a task whose executor was killed cannot be taken over");
-                        false
-                    }
-                };
-                if !kept {
-                    break;
-                }
-                crate::sys::task::spawn(tell_of_outages(waiting.executor(), 0, event.clone(), events.clone()));
-                end = waiting.executor().wait().await;
+            let mut outages = Outages::new(known, events);
+            let mut end = waiting.ended(&mut outages).await;
+            while end.is_err() && Box::pin(starter.replace(&waiting)).await {
+                outages = Outages::new(0, outages.events);
+                end = waiting.ended(&mut outages).await;
             }
             sender.send_replace(Some(end.map_err(|error| error.to_string())));
+            let executor = waiting.executor();
+            while !outages.are_over {
+                outages.next(&waiting.event, &executor).await;
+            }
         });
         lock(&self.tasks).insert(task.id.clone(), kept);
     }
@@ -788,7 +878,7 @@ impl Tasks {
                     }
                 }
                 // An executor that has ended took its task with it.
-                Err(ExecutorError::PluginShutdown) => return Ok(()),
+                Err(ExecutorError::PluginShutdown) if task.lost_its_executor().await => return Ok(()),
                 Err(error) => return Err(failed(format!("executor Shutdown failed: {error}"), true)),
             }
         }
@@ -906,30 +996,49 @@ impl Tasks {
 /// A number of changes that never occurs, so that an executor answers at once.
 const ANY_NUMBER: u64 = u64::MAX;
 
-/// Reports the start and end of outages of the output as events, until the executor ends or has no more changes to report.
-/// Outages that were reported before this process began are not reported again.
-async fn tell_of_outages(executor: ExecutorClient, known: u64, event: TaskEvent, events: broadcast::Sender<TaskEvent>) {
-    let (mut known, mut told) = (known, (known == 0).then(OutputHealth::default));
-    // Executors of other programs do not know this call.
-    while let Ok(Some(now)) = executor.output_changed(known).await {
-        known = now.changes;
+/// Reports the start and end of outages of a task's output as events. Outages that were reported before this process began are not
+/// reported again.
+struct Outages {
+    /// Number of changes that are known.
+    known: u64,
+    told: Option<OutputHealth>,
+    /// The executor has ended, has no more changes to report, or does not know this call.
+    are_over: bool,
+    /// The next change is not asked for before.
+    not_before: tokio::time::Instant,
+    events: broadcast::Sender<TaskEvent>,
+}
+
+impl Outages {
+    fn new(known: u64, events: broadcast::Sender<TaskEvent>) -> Outages {
+        let told = (known == 0).then(OutputHealth::default);
+        Outages { known, told, are_over: false, not_before: tokio::time::Instant::now(), events }
+    }
+
+    /// Waits for one change and reports it as an event of the task with this `event`.
+    async fn next(&mut self, event: &TaskEvent, executor: &ExecutorClient) {
+        tokio::time::sleep_until(self.not_before).await;
+        let Ok(Some(now)) = executor.output_changed(self.known).await else {
+            self.are_over = true;
+            return;
+        };
+        self.known = now.changes;
         let failing = |health: &OutputHealth| health.stdout.failing.is_some() || health.stderr.failing.is_some();
-        if let Some(before) = &told {
+        if let Some(before) = &self.told {
             let streams = [("stdout", &before.stdout, &now.stdout), ("stderr", &before.stderr, &now.stderr)];
             for (stream, before, now) in streams {
                 if let Some(message) = outage(stream, before, now) {
                     let annotations = annotations(stream, now);
                     let time = SystemTime::now();
                     // There may be no subscriber.
-                    let _ = events.send(TaskEvent { time, message, annotations, ..event.clone() });
+                    let _ = self.events.send(TaskEvent { time, message, annotations, ..event.clone() });
                 }
             }
         }
-        let healed = !failing(&now);
-        told = Some(now);
-        if healed && known > 0 {
-            tokio::time::sleep(OUTAGES_APART).await;
+        if !failing(&now) && self.known > 0 {
+            self.not_before = tokio::time::Instant::now() + OUTAGES_APART;
         }
+        self.told = Some(now);
     }
 }
 

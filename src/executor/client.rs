@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::oneshot;
 use tokio_stream::Stream;
-use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use super::{ExecOutput, ExecRequests, ExecResponses, Executor, ExecutorError, NewLimits, convert};
 use crate::spec::{LaunchSpec, OutputHealth, ProcessState, TaskStats};
+use crate::wire::Channel;
 use crate::wire::drivers::{ExecTaskStreamingRequest, ExecTaskStreamingResponse};
 use crate::wire::executor as wire;
 use crate::wire::executor::executor_client;

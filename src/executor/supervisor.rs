@@ -274,6 +274,19 @@ impl LocalExecutor {
         }
     }
 
+    /// Returns when [`Executor::wait`] or [`Executor::output_changed`] would, the latter with an answer; at once before a launch.
+    pub async fn changed(&self, known: u64) {
+        let output = async {
+            if !matches!(self.output_changed(known).await, Ok(Some(_))) {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            _ = self.wait() => {}
+            () = output => {}
+        }
+    }
+
     /// Waits until a child that this executor owned has been reaped: other children may have ended behind it.
     pub async fn reaped(&self) {
         self.sessions.reaped().await;

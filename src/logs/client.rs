@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tonic::Request;
-use tonic::transport::Channel;
 
 use super::{LogMonError, LogMonitor, StartConfig};
+use crate::wire::Channel;
 use crate::wire::logmon as wire;
 use crate::wire::logmon::log_mon_client::LogMonClient;
 
@@ -81,7 +81,7 @@ mod tests {
             async move { UnixStream::connect(socket).await.map(hyper_util::rt::TokioIo::new) }
         });
         let endpoint = tonic::transport::Endpoint::from_static("http://unix");
-        let client = Client::new(endpoint.connect_with_connector(connect).await.unwrap());
+        let client = Client::new(endpoint.connect_with_connector(connect).await.unwrap().into());
         let mut config = StartConfig {
             log_dir: dir.path().into(),
             stdout_file: "o".into(),

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
-use tonic::transport::Channel;
 
 use super::connection::{self, Address, Incoming, Sockets};
 use super::tls::Tls;
 use crate::sys::lock::lock;
+use crate::wire::Channel;
 use crate::wire::goplugin::ConnInfo;
 
 /// How long an announced connection waits to be dialled, and a dial waits for the announcement.
@@ -90,7 +90,7 @@ impl Broker {
             if let Some((info, _)) = announced {
                 let address = Address::parse(&info.network, &info.address)
                     .map_err(|error| io::Error::new(io::ErrorKind::Unsupported, format!("broker id {id}: {error}")))?;
-                return connection::dial(&address, self.tls.clone(), PATIENCE, self.plugin).await;
+                return connection::dial(&address, self.tls.clone(), PATIENCE, self.plugin).await.map(Channel::from);
             }
             if tokio::time::timeout_at(deadline, news).await.is_err() {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, format!("broker id {id} was not announced")));

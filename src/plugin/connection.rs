@@ -8,6 +8,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use tokio_stream::{Stream, StreamExt as _};
 use tonic::transport::server::Connected;
 use tonic::transport::{Channel, Endpoint, Uri};
 
+use super::bell::{Answered, Ringer};
 use super::tls::Tls;
 use crate::sys::mutant;
 
@@ -145,6 +147,13 @@ fn check_listener(socket: &UnixStream, path: &Path, plugin: Option<u32>) -> io::
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
+/// Connects to a plugin's socket; see [`dial`].
+pub(super) async fn to(socket: &Path, plugin: Option<u32>) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(socket).await?;
+    check_listener(&stream, socket, plugin)?;
+    Ok(stream)
+}
+
 /// Dials a plugin, whose process runs as the user `plugin` if that is known.
 ///
 /// # Errors
@@ -162,11 +171,7 @@ pub(super) async fn dial(
         let (address, tls) = (address.clone(), tls.clone());
         async move {
             let connection = match address {
-                Address::Unix(path) => {
-                    let socket = UnixStream::connect(&path).await?;
-                    check_listener(&socket, &path, plugin)?;
-                    secure(tls, socket).await
-                }
+                Address::Unix(path) => secure(tls, to(&path, plugin).await?).await,
                 Address::Tcp(address) => secure(tls, TcpStream::connect(address).await?).await,
             };
             connection.map(TokioIo::new)
@@ -295,11 +300,15 @@ fn group_id(group: &str) -> io::Result<u32> {
 
 type Connections = Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>;
 
-/// The connections to a listener, each after its TLS handshake if there is one.
-pub(super) fn connections(listener: UnixListener, tls: Option<Tls>) -> Connections {
+/// The connections to a listener, each after its TLS handshake if there is one. Without TLS, those that ask for a bell are not among
+/// them if there is a `ringer`.
+pub(super) fn connections(listener: UnixListener, tls: Option<Tls>, ringer: Option<Ringer>) -> Connections {
     let Some(tls) = tls else {
         let plain = UnixListenerStream::new(listener);
-        return Box::pin(plain.map(|socket| Ok(Connection(Box::pin(socket?)))));
+        return Box::pin(plain.map(move |socket| match &ringer {
+            Some(ringer) => Ok(Connection(Box::pin(Answered::new(socket?, Arc::clone(ringer))))),
+            None => Ok(Connection(Box::pin(socket?))),
+        }));
     };
     let (sender, receiver) = mpsc::channel(1);
     crate::sys::task::spawn(async move {
@@ -346,7 +355,7 @@ impl Incoming {
         // Owned from here on, so that a failure below also removes the socket.
         let mut incoming = Incoming { connections: Box::pin(tokio_stream::empty()), socket };
         listener.set_nonblocking(true)?;
-        incoming.connections = connections(UnixListener::from_std(listener)?, tls);
+        incoming.connections = connections(UnixListener::from_std(listener)?, tls, None);
         Ok(incoming)
     }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio as ProcessStdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,9 +17,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::transport::Channel;
 use tonic::{Code, Status};
 
+use super::bell::Bell;
 use super::connection::{self, Address, SocketFolder, Sockets};
 use super::hclog::HclogLines;
 use super::tls::{Identity, Tls};
@@ -27,6 +28,7 @@ use crate::spec::{PLUGIN_MARK, ProcessId, Role, Signal};
 use crate::sys;
 use crate::sys::lock::lock;
 use crate::sys::mutant;
+use crate::wire::Channel;
 use crate::wire::goplugin::Empty;
 use crate::wire::goplugin::grpc_broker_client::GrpcBrokerClient;
 use crate::wire::goplugin::grpc_controller_client::GrpcControllerClient;
@@ -93,6 +95,9 @@ pub struct Launch<'a> {
     pub socket_group: Option<&'a str>,
     /// Time limit for its handshake, and then for the answer on its socket.
     pub start_timeout: Duration,
+    /// The connection is closed when no call was made for this long, and made again for the next one; `None` to keep it. Only for
+    /// our own roles, without TLS.
+    pub rests_after: Option<Duration>,
     /// Receives the lines that it writes to stderr.
     pub log: Box<dyn Fn(HclogLine) + Send + Sync>,
 }
@@ -111,7 +116,13 @@ pub struct Client {
     pidfd: Arc<OwnedFd>,
     life: Life,
     broker: Arc<Broker>,
+    /// Its stream is open.
+    has_broker: AtomicBool,
     stdio: Arc<Printed>,
+    /// It is one of our roles, which announce and print nothing.
+    is_ours: bool,
+    /// The user that it runs as, if that is known.
+    user: Option<u32>,
 }
 
 impl<'a> Launch<'a> {
@@ -129,6 +140,7 @@ impl<'a> Launch<'a> {
             socket_dir: None,
             socket_group: None,
             start_timeout: START_PATIENCE,
+            rests_after: None,
             log: Box::new(|_| {}),
         }
     }
@@ -193,7 +205,8 @@ impl<'a> Launch<'a> {
         let sockets = Sockets { dir: sockets_dir, group: self.socket_group.map(str::to_owned) };
         let broker = Arc::new(Broker::new(sockets, tls.clone(), user));
         let patience = deadline.saturating_duration_since(Instant::now()).max(REST_PATIENCE);
-        let channel = connect(&handshake.address, tls, patience, (&broker, user)).await?;
+        let rests_after = self.rests_after.filter(|_| ours && tls.is_none());
+        let channel = connect(&handshake.address, tls, patience, user, rests_after).await?;
         guard.disarm();
         let client = Client {
             channel,
@@ -204,12 +217,12 @@ impl<'a> Launch<'a> {
             pidfd,
             life,
             broker,
+            has_broker: AtomicBool::new(false),
             stdio: Arc::default(),
+            is_ours: ours,
+            user,
         };
-        // Our own roles never print anything; a stream for it would cost each of them some memory.
-        if matches!(self.program, Program::Path(_)) {
-            client.drain_stdio();
-        }
+        client.open_streams();
         Ok(client)
     }
 
@@ -289,6 +302,22 @@ impl Client {
     /// # Errors
     /// [`HostError::Gone`] unless exactly that process still runs, [`HostError::Connect`].
     pub async fn reattach(reattach: Reattach) -> Result<Client, HostError> {
+        Client::reattach_to(reattach, false, None).await
+    }
+
+    /// The same for one of our own roles; see [`Launch::rests_after`].
+    ///
+    /// # Errors
+    /// See [`Client::reattach`].
+    pub async fn reattach_own(reattach: Reattach, rests_after: Option<Duration>) -> Result<Client, HostError> {
+        Client::reattach_to(reattach, true, rests_after).await
+    }
+
+    async fn reattach_to(
+        reattach: Reattach,
+        is_ours: bool,
+        rests_after: Option<Duration>,
+    ) -> Result<Client, HostError> {
         let pid = reattach.process.pid;
         // Opened first, checked second: the descriptor keeps referring to the process that was checked.
         let watch_error = |source: io::Error| match source.raw_os_error() {
@@ -307,12 +336,49 @@ impl Client {
         let address = Address::Unix(reattach.socket);
         let user = sys::processes::user(pid).map_err(watch_error)?;
         let broker = Arc::new(Broker::new(Sockets { dir, group: None }, None, user));
-        let channel = connect(&address, None, CONNECT_PATIENCE, (&broker, user)).await?;
-        let process = reattach.process;
-        let stdio = Arc::default();
-        let client = Client { channel, process, address, version: None, tls: false, pidfd, life, broker, stdio };
-        client.drain_stdio();
+        let channel = connect(&address, None, CONNECT_PATIENCE, user, rests_after).await?;
+        let client = Client {
+            channel,
+            process: reattach.process,
+            address,
+            version: None,
+            tls: false,
+            pidfd,
+            life,
+            broker,
+            has_broker: AtomicBool::new(false),
+            stdio: Arc::default(),
+            is_ours,
+            user,
+        };
+        client.open_streams();
         Ok(client)
+    }
+
+    /// Opens the streams that hosts keep open for the life of the connection. For our own roles they would only cost memory, unless
+    /// they are asked for.
+    fn open_streams(&self) {
+        if !self.is_ours {
+            self.open_broker();
+            self.drain_stdio();
+        }
+    }
+
+    fn open_broker(&self) {
+        if !self.has_broker.swap(true, Ordering::Relaxed) {
+            crate::sys::task::spawn(open_broker(self.channel(), Arc::clone(&self.broker)));
+        }
+    }
+
+    /// Has the plugin, which must be one of our roles, say when it has news for a client that knows its state `known`; `None` if it
+    /// cannot, and then a call has to wait.
+    pub fn bell(&self, known: u64) -> impl Future<Output = Option<Bell>> + Send + use<> {
+        let socket = match &self.address {
+            Address::Unix(socket) if self.is_ours && !self.tls => Some(socket.clone()),
+            Address::Unix(_) | Address::Tcp(_) => None,
+        };
+        let user = self.user;
+        async move { Bell::on(connection::to(&socket?, user).await.ok()?, known).await.ok() }
     }
 
     /// The connection, for the plugin's own services.
@@ -322,8 +388,12 @@ impl Client {
     }
 
     /// The broker of this connection.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime, for one of our own roles.
     #[must_use]
     pub fn broker(&self) -> Arc<Broker> {
+        self.open_broker();
         Arc::clone(&self.broker)
     }
 
@@ -479,18 +549,31 @@ impl Printed {
     }
 }
 
-/// Dials a plugin and opens the broker stream.
+/// Dials a plugin.
 async fn connect(
     address: &Address,
     tls: Option<Tls>,
     patience: Duration,
-    (broker, user): (&Arc<Broker>, Option<u32>),
+    user: Option<u32>,
+    rests_after: Option<Duration>,
 ) -> Result<Channel, HostError> {
-    let channel = connection::dial(address, tls, patience, user)
+    let open = connection::dial(address, tls, patience, user)
         .await
         .map_err(|source| HostError::Connect { address: address.to_string(), source })?;
-    crate::sys::task::spawn(open_broker(channel.clone(), Arc::clone(broker)));
-    Ok(channel)
+    let Some(after) = rests_after else { return Ok(open.into()) };
+    let address = address.clone();
+    Ok(Channel::resting(
+        open,
+        after,
+        Box::new(move || {
+            let address = address.clone();
+            Box::pin(async move {
+                let dialled = connection::dial(&address, None, CONNECT_PATIENCE, user).await;
+                // Known to tonic: the call ends as unavailable.
+                dialled.map_err(|error| tonic::ConnectError(error.into()).into())
+            })
+        }),
+    ))
 }
 
 /// Opens the broker stream that hosts keep open for the life of the connection.

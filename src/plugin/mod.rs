@@ -6,6 +6,7 @@
 //!
 //! A host that asks for it (`AutoMTLS`) gets mutual TLS with certificates made for that launch only.
 
+mod bell;
 mod broker;
 mod connection;
 mod error;
@@ -17,6 +18,8 @@ mod reattach;
 mod server;
 mod tls;
 
+pub use bell::Bell;
+pub(crate) use bell::Ringer;
 pub use broker::Broker;
 pub use connection::{Address, Connection, Incoming};
 pub use error::HostError;

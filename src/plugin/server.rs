@@ -15,6 +15,7 @@ use tokio_stream::{Stream, StreamExt as _};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::bell::Ringer;
 use super::connection::{self, Address, Sockets};
 use super::tls::{self, Identity, Tls};
 use super::{Broker, Handshake, Protocol};
@@ -181,10 +182,16 @@ impl Server {
     /// See [`ServeError`].
     pub async fn serve(mut self, services: Routes) -> Result<(), ServeError> {
         self.announce()?;
-        self.serve_until_stopped(services).await
+        self.serve_until_stopped(services, None).await
     }
 
-    async fn serve_until_stopped(&self, services: Routes) -> Result<(), ServeError> {
+    /// The same, and a client that has no call to wait with gets a [`super::Bell`], which `ringer` rings.
+    pub(crate) async fn serve_ringing(mut self, services: Routes, ringer: Ringer) -> Result<(), ServeError> {
+        self.announce()?;
+        self.serve_until_stopped(services, Some(ringer)).await
+    }
+
+    async fn serve_until_stopped(&self, services: Routes, ringer: Option<Ringer>) -> Result<(), ServeError> {
         let listener = self
             .listener
             .set_nonblocking(true)
@@ -201,7 +208,7 @@ impl Server {
             .add_service(GrpcControllerServer::new(common.clone()))
             .add_service(GrpcStdioServer::new(common.clone()))
             .add_service(GrpcBrokerServer::new(common))
-            .serve_with_incoming_shutdown(connection::connections(listener, self.tls.clone()), {
+            .serve_with_incoming_shutdown(connection::connections(listener, self.tls.clone(), ringer), {
                 let mut stopped = stopped.clone();
                 async move {
                     let _ = stopped.wait_for(|stop| *stop).await;

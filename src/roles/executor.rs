@@ -16,12 +16,13 @@ use tonic::service::Routes;
 use crate::cgroup::CgroupFs;
 use crate::executor::{Compute, ExecutorService, Isolation, LocalExecutor};
 use crate::logs::notices::Notices;
-use crate::plugin::{Level, ServeError, Server, Stop, start_logging};
+use crate::plugin::{Level, Ringer, ServeError, Server, Stop, start_logging};
 use crate::spec::json;
 use crate::spec::{HostIds, Role};
 use crate::sys;
 use crate::sys::path::Root;
 use crate::sys::signals::Signals;
+use crate::sys::task::boxed;
 
 /// How long the end of the task may delay that of the server.
 const TASK_ENDS: Duration = Duration::from_secs(5);
@@ -171,7 +172,12 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
         crate::sys::task::spawn(hear(signals, server.stop_handle(), Arc::clone(&executor)));
         crate::sys::task::spawn(stop_without_host(server.stop_handle(), Arc::clone(&executor)));
         let routes = Routes::new(ExecutorService::server(Arc::clone(&executor)));
-        let served: Result<(), ServeError> = server.serve(routes).await;
+        let told = Arc::clone(&executor);
+        let ringer: Ringer = Arc::new(move |known| {
+            let executor = Arc::clone(&told);
+            boxed(async move { executor.changed(known).await })
+        });
+        let served: Result<(), ServeError> = server.serve_ringing(routes, ringer).await;
         executor.close().await;
         Ok(served?)
     })

@@ -14,9 +14,10 @@ use tonic::body::Body;
 use tonic::codec::{DecodeBuf, Decoder, EnabledCompressionEncodings, EncodeBuf, Encoder};
 use tonic::codegen::{Body as HttpBody, StdError, http};
 use tonic::server::{Grpc, ServerStreamingService, StreamingService, UnaryService};
-use tonic::transport::Channel;
 use tonic::{Request, Response, Status, client};
 use tonic_prost::ProstCodec;
+
+use super::Channel;
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// A call with one answer.
@@ -225,9 +226,8 @@ where
 /// A call of the method at `path` with a message and its answer as bytes: one copy of its code for all methods.
 pub(crate) fn call(channel: Channel, path: &'static str, message: Bytes) -> Answering<Bytes> {
     Box::pin(async move {
+        // Such a channel is always ready.
         let mut client = client::Grpc::new(channel);
-        let unready = |error: tonic::transport::Error| Status::from_error(error.into());
-        client.ready().await.map_err(unready)?;
         client.unary(Request::new(message), http::uri::PathAndQuery::from_static(path), Codec).await
     })
 }

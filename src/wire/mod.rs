@@ -1,8 +1,10 @@
 //! Codecs of the wire: the generated protobuf messages and services. Never validates meaning.
 
+mod channel;
 pub mod cty;
 mod erased;
 
+pub use channel::Channel;
 pub(crate) use erased::{Answering, call};
 pub mod msgpack;
 pub mod schema;

@@ -1,7 +1,7 @@
 //! Checks by the health service of gRPC (`grpc.health.v1`).
 
 use hyper_util::rt::TokioIo;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -10,6 +10,7 @@ use super::reach::Target;
 use super::{Found, causes, failed, found, secured, tls};
 use crate::spec::CheckStatus;
 use crate::sys::stream::{Stream, stream};
+use crate::wire::Channel;
 
 /// Longest response that is read, in bytes.
 const LONGEST_ANSWER: usize = 64 << 10;
@@ -65,7 +66,7 @@ async fn over(endpoint: &Endpoint, stream: Stream) -> Result<Channel, String> {
         let next = only.take().ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected));
         std::future::ready(next)
     });
-    endpoint.connect_with_connector(connector).await.map_err(|error| causes(&error))
+    endpoint.connect_with_connector(connector).await.map(Channel::from).map_err(|error| causes(&error))
 }
 
 #[cfg(test)]
