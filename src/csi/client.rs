@@ -11,18 +11,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use prost::Message as _;
 use prost::bytes::Bytes;
 use rustix::fs::{FileType, Mode, OFlags};
 use tokio::net::UnixStream;
-use tonic::transport::{Endpoint, Uri};
+use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 
 use super::calls::Call;
 use super::error::CsiError;
 use super::retry::{TRY, Tries};
-use crate::wire::{Answering, Channel};
+use crate::sys::stream::{Stream, stream};
+use crate::wire::{Answering, Channel, Connector};
 
 /// A unix socket's path must fit into `sockaddr_un` with its NUL.
 const MAX_SOCKET_PATH: usize = 107;
@@ -53,10 +53,14 @@ impl Client {
     pub fn new(socket: &Path) -> Result<Client, CsiError> {
         Client::check_path(socket)?;
         let path = socket.to_owned();
-        let connector = tower::service_fn(move |_: Uri| connect(path.clone()));
+        let connector = Connector::new(move || {
+            let connecting = connect(path.clone());
+            Box::pin(async move {
+                tokio::time::timeout(CONNECT, connecting).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+            })
+        });
         // The path must not become the `:authority`; servers refuse one with slashes.
-        let endpoint = Endpoint::from_static("http://localhost").connect_timeout(CONNECT);
-        let channel = endpoint.connect_with_connector_lazy(connector).into();
+        let channel = connector.lazy(Endpoint::from_static("http://localhost")).into();
         Ok(Client { socket: socket.into(), channel, each_try: TRY })
     }
 
@@ -155,7 +159,7 @@ fn root_cause(error: &dyn Error) -> String {
 
 /// Connects, and checks that the listener runs as root or as this user, because calls contain secrets. A link at the end of the path
 /// is not followed: a plugin that runs as a task may write to the directory of its socket.
-async fn connect(path: PathBuf) -> io::Result<TokioIo<UnixStream>> {
+async fn connect(path: PathBuf) -> io::Result<Stream> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = rustix::fs::open(&path, flags, Mode::empty())?;
     if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::Socket {
@@ -165,7 +169,7 @@ async fn connect(path: PathBuf) -> io::Result<TokioIo<UnixStream>> {
     let socket = UnixStream::connect(format!("/proc/self/fd/{}", found.as_raw_fd())).await?;
     let found = socket.peer_cred()?.uid();
     if found == 0 || found == rustix::process::geteuid().as_raw() {
-        return Ok(TokioIo::new(socket));
+        return Ok(stream(socket));
     }
     let text = format!("user {found} listens on {}, who is neither root nor the user of this process", path.display());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))

@@ -76,12 +76,12 @@ mod tests {
         let server = crate::sys::task::spawn(
             tonic::transport::Server::builder().add_service(service).serve_with_incoming(listener),
         );
-        let connect = tower::service_fn(move |_: tonic::transport::Uri| {
+        let connector = crate::wire::Connector::new(move || {
             let socket = socket.clone();
-            async move { UnixStream::connect(socket).await.map(hyper_util::rt::TokioIo::new) }
+            Box::pin(async move { UnixStream::connect(socket).await.map(crate::sys::stream::stream) })
         });
         let endpoint = tonic::transport::Endpoint::from_static("http://unix");
-        let client = Client::new(endpoint.connect_with_connector(connect).await.unwrap().into());
+        let client = Client::new(connector.connect(endpoint).await.unwrap().into());
         let mut config = StartConfig {
             log_dir: dir.path().into(),
             stdout_file: "o".into(),

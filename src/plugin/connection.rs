@@ -12,20 +12,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
-use tokio_stream::{Stream, StreamExt as _};
 use tonic::transport::server::Connected;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{Channel, Endpoint};
 
 use super::bell::{Answered, Ringer};
 use super::tls::Tls;
 use crate::sys::mutant;
+use crate::sys::stream::{Stream, stream};
+use crate::wire::Connector;
 
 /// A unix socket's path must fit into `sockaddr_un` with its NUL.
 const MAX_SOCKET_PATH: usize = 107;
@@ -126,13 +127,13 @@ impl Connected for Connection {
     fn connect_info(&self) {}
 }
 
-async fn secure<S>(tls: Option<Tls>, socket: S) -> io::Result<Connection>
+async fn secure<S>(tls: Option<Tls>, socket: S) -> io::Result<Stream>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     match tls {
-        Some(tls) => Ok(Connection(Box::pin(tls.connect(socket).await?))),
-        None => Ok(Connection(Box::pin(socket))),
+        Some(tls) => Ok(stream(tls.connect(socket).await?)),
+        None => Ok(stream(socket)),
     }
 }
 
@@ -167,17 +168,16 @@ pub(super) async fn dial(
     // The path is never used as the `:authority`; servers refuse one with slashes.
     let endpoint = Endpoint::from_static(if tls.is_some() { "https://localhost" } else { "http://localhost" });
     let address = address.clone();
-    let connector = tower::service_fn(move |_: Uri| {
+    let connector = Connector::new(move || {
         let (address, tls) = (address.clone(), tls.clone());
-        async move {
-            let connection = match address {
+        Box::pin(async move {
+            match address {
                 Address::Unix(path) => secure(tls, to(&path, plugin).await?).await,
                 Address::Tcp(address) => secure(tls, TcpStream::connect(address).await?).await,
-            };
-            connection.map(TokioIo::new)
-        }
+            }
+        })
     });
-    let connecting = endpoint.connect_with_connector(connector);
+    let connecting = connector.connect(endpoint);
     match tokio::time::timeout(patience, connecting).await {
         Ok(connected) => connected.map_err(|error| io::Error::other(root_cause(&error))),
         Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {patience:?}"))),
@@ -298,7 +298,7 @@ fn group_id(group: &str) -> io::Result<u32> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no group {group:?} in /etc/group")))
 }
 
-type Connections = Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>;
+type Connections = Pin<Box<dyn tokio_stream::Stream<Item = io::Result<Connection>> + Send>>;
 
 /// The connections to a listener, each after its TLS handshake if there is one. Without TLS, those that ask for a bell are not among
 /// them if there is a `ringer`.
@@ -372,7 +372,7 @@ impl fmt::Debug for Incoming {
     }
 }
 
-impl Stream for Incoming {
+impl tokio_stream::Stream for Incoming {
     type Item = io::Result<Connection>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {

@@ -49,6 +49,8 @@ const KILL_PATIENCE: Duration = Duration::from_secs(1);
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 /// Longest line on stdout and stderr, in bytes.
 const LONGEST_LINE: u64 = 64 * 1024;
+/// Longest answer about its health, in bytes.
+const LONGEST_HEALTH: usize = 64 * 1024;
 /// Lines of a plugin's stderr that are quoted in an error.
 const QUOTED_LINES: usize = 5;
 
@@ -450,9 +452,7 @@ impl Client {
     /// # Errors
     /// The gRPC status of the failed call.
     pub async fn ping(&self) -> Result<(), Status> {
-        let request = tonic_health::pb::HealthCheckRequest { service: "plugin".to_owned() };
-        tonic_health::pb::health_client::HealthClient::new(self.channel()).check(request).await?;
-        Ok(())
+        crate::wire::health(self.channel(), "plugin", LONGEST_HEALTH).await.map(drop)
     }
 
     /// The plugin's output on its language-level stdout and stderr, from now on. A plugin without the service has no output. The

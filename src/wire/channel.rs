@@ -10,13 +10,59 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper_util::rt::TokioIo;
 use tokio::sync::Mutex;
+use tonic::ConnectError;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
-use tonic::transport;
+use tonic::transport::{self, Endpoint};
+
+use crate::sys::stream::Stream;
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type AnyError = Box<dyn Error + Send + Sync>;
+/// A stream to a service.
+type Connecting = Boxed<Result<Stream, std::io::Error>>;
+
+/// What connects: one type for all, as HTTP/2 is instantiated for each. `Endpoint::connect_with_connector` is not used, because it has
+/// a second one for connections with a time limit.
+pub(crate) struct Connector(Box<dyn FnMut() -> Connecting + Send>);
+
+impl Connector {
+    /// Connects by `connect`, again and again if it has to.
+    pub(crate) fn new(connect: impl FnMut() -> Connecting + Send + 'static) -> Connector {
+        Connector(Box::new(connect))
+    }
+
+    /// Connects now.
+    ///
+    /// # Errors
+    /// What connecting and the handshake of HTTP/2 say.
+    pub(crate) async fn connect(self, endpoint: Endpoint) -> Result<transport::Channel, transport::Error> {
+        transport::Channel::connect(self, endpoint).await
+    }
+
+    /// Connects when a call needs it.
+    pub(crate) fn lazy(self, endpoint: Endpoint) -> transport::Channel {
+        transport::Channel::new(self, endpoint)
+    }
+}
+
+impl Service<http::Uri> for Connector {
+    type Response = TokioIo<Stream>;
+    type Error = ConnectError;
+    type Future = Boxed<Result<TokioIo<Stream>, ConnectError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: http::Uri) -> Self::Future {
+        let connecting = (self.0)();
+        Box::pin(async move { connecting.await.map(TokioIo::new).map_err(|error| ConnectError(error.into())) })
+    }
+}
+
 /// Makes a new connection.
 pub(crate) type Dial = Box<dyn Fn() -> Boxed<Result<transport::Channel, AnyError>> + Send + Sync>;
 

@@ -15,6 +15,7 @@ use tonic::codec::{DecodeBuf, Decoder, EnabledCompressionEncodings, EncodeBuf, E
 use tonic::codegen::{Body as HttpBody, StdError, http};
 use tonic::server::{Grpc, ServerStreamingService, StreamingService, UnaryService};
 use tonic::{Request, Response, Status, client};
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use tonic_prost::ProstCodec;
 
 use super::Channel;
@@ -223,11 +224,24 @@ where
     Ok(Response::from_parts(metadata, read(&message)?, extensions))
 }
 
+/// Most bytes of an answer, unless a call has another limit; tonic's.
+const LONGEST_ANSWER: usize = 4 << 20;
+
 /// A call of the method at `path` with a message and its answer as bytes: one copy of its code for all methods.
 pub(crate) fn call(channel: Channel, path: &'static str, message: Bytes) -> Answering<Bytes> {
+    call_within(channel, path, message, LONGEST_ANSWER)
+}
+
+/// What the health service says of a service, in at most `longest` bytes.
+pub(crate) async fn health(channel: Channel, service: &str, longest: usize) -> Result<HealthCheckResponse, Status> {
+    let question = write(&HealthCheckRequest { service: service.to_owned() });
+    read(call_within(channel, "/grpc.health.v1.Health/Check", question, longest).await?.get_ref())
+}
+
+fn call_within(channel: Channel, path: &'static str, message: Bytes, longest: usize) -> Answering<Bytes> {
     Box::pin(async move {
         // Such a channel is always ready.
-        let mut client = client::Grpc::new(channel);
+        let mut client = client::Grpc::new(channel).max_decoding_message_size(longest);
         client.unary(Request::new(message), http::uri::PathAndQuery::from_static(path), Codec).await
     })
 }

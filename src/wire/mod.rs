@@ -5,7 +5,8 @@ pub mod cty;
 mod erased;
 
 pub use channel::Channel;
-pub(crate) use erased::{Answering, call};
+pub(crate) use channel::Connector;
+pub(crate) use erased::{Answering, call, health};
 pub mod msgpack;
 pub mod schema;
 

@@ -1,16 +1,13 @@
 //! Checks by the health service of gRPC (`grpc.health.v1`).
 
-use hyper_util::rt::TokioIo;
 use tonic::transport::Endpoint;
-use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
-use tonic_health::pb::health_client::HealthClient;
 
 use super::reach::Target;
 use super::{Found, causes, failed, found, secured, tls};
 use crate::spec::CheckStatus;
 use crate::sys::stream::{Stream, stream};
-use crate::wire::Channel;
+use crate::wire::{Channel, Connector};
 
 /// Longest response that is read, in bytes.
 const LONGEST_ANSWER: usize = 64 << 10;
@@ -34,9 +31,8 @@ impl Grpc {
             Ok(channel) => channel,
             Err(why) => return failed(&format!("{shown}: {why}")),
         };
-        let mut client = HealthClient::new(channel).max_decoding_message_size(LONGEST_ANSWER);
-        match client.check(HealthCheckRequest { service: self.service.clone() }).await {
-            Ok(answer) => match answer.into_inner().status() {
+        match crate::wire::health(channel, &self.service, LONGEST_ANSWER).await {
+            Ok(answer) => match answer.status() {
                 ServingStatus::Serving => found(CheckStatus::Passing, format!("{shown}: success")),
                 other => failed(&format!("{shown}: it says {}", other.as_str_name())),
             },
@@ -52,21 +48,21 @@ impl Grpc {
         if self.tls {
             let tls = tls(self.skip_verify, b"h2").await.map_err(told)?;
             let name = if self.server_name.is_empty() { target.host() } else { &self.server_name };
-            over(&endpoint, stream(secured(connected, tls, name).await.map_err(told)?)).await
+            over(endpoint, stream(secured(connected, tls, name).await.map_err(told)?)).await
         } else {
-            over(&endpoint, stream(connected)).await
+            over(endpoint, stream(connected)).await
         }
     }
 }
 
 /// A channel on this one connection; it never reconnects.
-async fn over(endpoint: &Endpoint, stream: Stream) -> Result<Channel, String> {
-    let mut only = Some(TokioIo::new(stream));
-    let connector = tower::service_fn(move |_: tonic::codegen::http::Uri| {
+async fn over(endpoint: Endpoint, stream: Stream) -> Result<Channel, String> {
+    let mut only = Some(stream);
+    let connector = Connector::new(move || {
         let next = only.take().ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected));
-        std::future::ready(next)
+        Box::pin(std::future::ready(next))
     });
-    endpoint.connect_with_connector(connector).await.map(Channel::from).map_err(|error| causes(&error))
+    connector.connect(endpoint).await.map(Channel::from).map_err(|error| causes(&error))
 }
 
 #[cfg(test)]
