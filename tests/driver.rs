@@ -52,6 +52,7 @@ fn main() -> ExitCode {
         n3_what_is_not_made_executable_is_told_of,
         n2_sizes_that_nobody_goes_by_are_told_of,
         n5_killed_executor_takes_its_task_along,
+        n5_an_executor_that_cannot_be_reached_has_not_ended,
         e_start_twice_and_unknown_ids_are_errors,
     ])
 }
@@ -790,6 +791,42 @@ fn n5_killed_executor_takes_its_task_along() {
             assert!(!reattach.socket.exists());
         }
     });
+}
+
+/// No call can be made to it for a while, as when there are no descriptors for a connection: neither is its task taken for one that
+/// has ended, nor a stop for done.
+fn n5_an_executor_that_cannot_be_reached_has_not_ended() {
+    block_on(async {
+        let world = World::new();
+        let driver = &world.raw_exec;
+        let task = world.script("until [ -e end ]; do sleep 0.1; done; exit 7");
+        let TaskHandle { executor, .. } = driver.start_task(&task).await.unwrap();
+        let reattach = executor.unwrap();
+        let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", reattach.process.pid)).unwrap().count();
+        until_quiet(&descriptors).await;
+        let away = reattach.socket.with_extension("away");
+        std::fs::rename(&reattach.socket, &away).unwrap();
+
+        let stopped = driver.stop_task(&task.id, Duration::from_secs(1), None).await.unwrap_err();
+        assert!(matches!(&stopped, DriverError::Failed { recoverable: true, .. }), "{stopped}");
+        std::fs::write(world.task_dir().join("end"), "").unwrap();
+        let mut ended = std::pin::pin!(driver.wait_task(&task.id));
+        // Longer than the end of a process is waited for.
+        assert!(tokio::time::timeout(Duration::from_secs(6), &mut ended).await.is_err());
+        std::fs::rename(&away, &reattach.socket).unwrap();
+        assert_eq!(ended.await.unwrap().exit_code, 7);
+        driver.destroy_task(&task.id, false).await.unwrap();
+        world.assert_gone(&task).await;
+    });
+}
+
+/// Waits until a driver waits for the end of a task without a connection to its executor.
+async fn until_quiet(descriptors: &dyn Fn() -> usize) {
+    // Until all of the start is over.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let busy = descriptors();
+    eventually("the bell", || descriptors() == busy + 1).await;
+    eventually("the end of the connection", || descriptors() == busy).await;
 }
 
 fn e_start_twice_and_unknown_ids_are_errors() {
