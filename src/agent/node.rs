@@ -71,9 +71,7 @@ pub(super) async fn run(core: Arc<Core>) {
         }
         // What it needed, and what requests have needed since the last time, is given back.
         tokio::time::sleep(SETTLED).await;
-        if let Err(error) = crate::sys::pages::rest() {
-            tracing::debug!(%error, "memory is kept");
-        }
+        crate::sys::pages::rest();
     }
 }
 

@@ -403,9 +403,7 @@ impl Serving {
                     alive_at = Instant::now() + watchdog.unwrap_or_default();
                 }
                 () = tokio::time::sleep_until(rest_at.unwrap_or(alive_at)), if rest_at.is_some() => {
-                    if let Err(error) = sys::pages::rest() {
-                        tracing::debug!("cannot give memory back: {error}");
-                    }
+                    sys::pages::rest();
                     rest_at = None;
                 }
             }

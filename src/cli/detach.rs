@@ -174,9 +174,7 @@ pub(super) async fn report(
     }
     crate::sys::task::spawn(async {
         tokio::time::sleep(STARTED).await;
-        if let Err(error) = sys::pages::rest() {
-            tracing::debug!(%error, "memory of the start is kept");
-        }
+        sys::pages::rest();
     });
     Ok(())
 }

@@ -120,9 +120,7 @@ async fn ring(mut socket: UnixStream, ringer: Ringer) {
     }
     let settling = async {
         tokio::time::sleep(SETTLED).await;
-        if let Err(error) = crate::sys::pages::rest() {
-            tracing::debug!(%error, "memory of calls is kept");
-        }
+        crate::sys::pages::rest();
         std::future::pending::<()>().await;
     };
     tokio::select! {

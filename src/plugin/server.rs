@@ -34,9 +34,7 @@ const STARTED: Duration = Duration::from_secs(2);
 /// Releases memory that was only needed for the start, once.
 async fn rest_once() -> Infallible {
     tokio::time::sleep(STARTED).await;
-    if let Err(error) = crate::sys::pages::rest() {
-        tracing::debug!(%error, "memory of the start is kept");
-    }
+    crate::sys::pages::rest();
     std::future::pending().await
 }
 

@@ -102,37 +102,53 @@ impl Deref for Words {
     }
 }
 
-/// Releases memory that was only needed during startup: free heap, and the mapped pages of this program's code, which are mapped
-/// again from the page cache when they are executed. An idle process then only holds pages that it wrote.
+/// Releases memory that was only needed for a while: free heap, and the mapped pages of this program's code and constants, which are
+/// mapped again from the page cache when they are used. An idle process then only holds pages that it wrote.
 ///
-/// # Errors
-/// When `/proc/self/maps` cannot be read. `madvise(2)` is advice: ranges that it refuses stay mapped.
-pub fn rest() -> io::Result<()> {
+/// `madvise(2)` is advice: ranges that it refuses stay mapped.
+pub fn rest() {
     // SAFETY: takes a number; glibc locks its own heap.
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::malloc_trim(0);
     }
-    for range in own_code(&std::fs::read_to_string("/proc/self/maps")?) {
-        // SAFETY: private pages of a file that this process may not write to: all that can be read there again is what the
-        // file has.
+    for range in constant() {
+        // SAFETY: private pages of this program's file that nobody could ever write to: all that can be read there again is what
+        // the file has.
         unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), libc::MADV_DONTNEED) };
     }
-    Ok(())
 }
 
-/// The ranges of `/proc/PID/maps` that are a file's code and not writable.
-fn own_code(maps: &str) -> impl Iterator<Item = Range<usize>> {
-    maps.lines().filter_map(|line| {
-        let mut words = line.split_ascii_whitespace();
-        let (range, "r-xp", _, _, inode) = (words.next()?, words.next()?, words.next()?, words.next()?, words.next()?)
-        else {
-            return None;
-        };
-        let (start, end) = range.split_once('-')?;
-        let address = |text| usize::from_str_radix(text, 16).ok();
-        (inode != "0").then_some(address(start)?..address(end)?)
-    })
+/// The whole pages of the segments of this program that are not writable, and never were: those that the loader writes to and protects
+/// afterwards belong to a writable segment (`elf(5)`).
+fn constant() -> Vec<Range<usize>> {
+    let mut ranges = Vec::new();
+    // SAFETY: `note` has the type that is asked for, and only uses the pointer during the call, in this thread.
+    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut ranges).cast()) };
+    ranges
+}
+
+/// Adds the constant segments of the program itself, whose name is empty, to a vector of ranges.
+unsafe extern "C" fn note(object: *mut libc::dl_phdr_info, _: libc::size_t, ranges: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: the C library passes a description that is valid during this call, and what `constant` gave it.
+    let (object, ranges) = unsafe { (&*object, &mut *ranges.cast::<Vec<Range<usize>>>()) };
+    // SAFETY: a name is null or a C string.
+    if !object.dlpi_name.is_null() && unsafe { *object.dlpi_name } != 0 {
+        return 0;
+    }
+    // SAFETY: so many headers are there, in memory that is never written.
+    let headers = unsafe { std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
+    let is_constant = |header: &&libc::Elf64_Phdr| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0;
+    let page = rustix::param::page_size();
+    for header in headers.iter().filter(is_constant) {
+        let at = |offset: u64| usize::try_from(object.dlpi_addr + offset).unwrap_or_default();
+        let (start, end) =
+            (at(header.p_vaddr).next_multiple_of(page), at(header.p_vaddr + header.p_memsz) / page * page);
+        if start < end {
+            ranges.push(start..end);
+        }
+    }
+    0
 }
 
 #[cfg(test)]
@@ -159,30 +175,44 @@ mod tests {
     }
 
     #[test]
-    fn only_code_is_given_back() {
-        let maps = "7f00-7f10 r--p 00000000 08:01 77  /usr/bin/agentbin\n\
-                    7f10-7f30 r-xp 00001000 08:01 77  /usr/bin/agentbin\n\
-                    7f30-7f40 r--p 00003000 08:01 77  /usr/bin/agentbin\n\
-                    7f40-7f50 rw-p 00004000 08:01 77  /usr/bin/agentbin\n\
-                    7f60-7f70 r-xp 00000000 00:00 0   [vdso]\n\
-                    nonsense";
-        let mut found = own_code(maps);
-        assert_eq!((found.next(), found.next()), (Some(0x7f10..0x7f30), None));
+    fn only_what_nobody_can_write_to_is_given_back() {
+        static WRITTEN: AtomicU64 = AtomicU64::new(7);
+        static CONSTANT: [u8; 8192] = [7; 8192];
+        let ranges = constant();
+        let is_in = |address: usize| ranges.iter().any(|range| range.contains(&address));
+        assert!(is_in(rest as *const () as usize), "code");
+        assert!(is_in((&raw const CONSTANT) as usize + 4096), "a constant");
+        assert!(!is_in((&raw const WRITTEN) as usize), "a variable");
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        for range in ranges {
+            let line = maps.lines().find(|line| {
+                let (start, end) = line.split_whitespace().next().unwrap().split_once('-').unwrap();
+                let address = |text| usize::from_str_radix(text, 16).unwrap();
+                address(start) <= range.start && range.end <= address(end)
+            });
+            let line = line.unwrap_or_else(|| panic!("{range:x?} is in no mapping, or in several: {maps}"));
+            assert!(line.contains(" r--p ") || line.contains(" r-xp "), "{line}");
+        }
     }
 
     #[test]
     fn a_program_goes_on_after_its_rest() {
-        rest().unwrap();
-        let resident = |maps: &str| {
-            let code = maps.split("VmFlags").find(|part| part.contains(" r-xp ") && part.contains("/deps/"))?;
-            let line = code.lines().find_map(|line| line.strip_prefix("Rss:"))?;
-            line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
+        let resident = || {
+            let statm = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = statm.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
+            line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap()
         };
-        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let total: usize =
-            own_code(&std::fs::read_to_string("/proc/self/maps").unwrap()).map(|range| range.len()).sum();
-        let resident = resident(&smaps).unwrap();
-        assert!(total > 0 && resident < total as u64 / 1024, "{resident} KiB of {total} bytes");
+        let total: usize = constant().iter().map(|range| range.len() / 1024).sum();
+        for range in constant() {
+            for page in range.step_by(4096) {
+                // SAFETY: a byte of a mapped page of this program.
+                std::hint::black_box(unsafe { *(page as *const u8) });
+            }
+        }
+        let before = resident();
+        rest();
+        let after = resident();
+        assert!(before >= total && after < before / 2, "{total} KiB, {before} before and {after} after");
     }
 
     #[test]
