@@ -16,8 +16,8 @@ use crate::spec::collections::BTreeMap;
 
 /// How often the machine is looked at.
 const AGAIN: Duration = Duration::from_secs(30);
-/// After this time what a look needed is released.
-const SETTLED: Duration = Duration::from_secs(1);
+/// After this time what the start or a look needed is released.
+const SETTLED: Duration = Duration::from_secs(2);
 /// Events that are kept.
 const EVENTS: usize = 10;
 
@@ -65,13 +65,12 @@ pub(super) async fn run(core: Arc<Core>) {
             () = tokio::time::sleep(AGAIN) => {}
             // The sender lives as long as the plugins.
             _ = registered.changed() => {}
+            // What a look needed, and what requests have needed since the last time, is given back.
+            never = crate::sys::pages::rest_after(SETTLED) => match never {},
         }
         if let Err(error) = look(&core).await {
             tracing::error!(error = crate::alloc::chain(&error), "cannot describe the node");
         }
-        // What it needed, and what requests have needed since the last time, is given back.
-        tokio::time::sleep(SETTLED).await;
-        crate::sys::pages::rest();
     }
 }
 

@@ -42,8 +42,6 @@ use crate::sys::task::{Boxed, boxed};
 const STATE: &str = "server";
 /// Stack of the threads besides the event loop.
 const THREAD_STACK: usize = 8 << 20;
-/// The memory that the start needed is released after this time; later, that is done after each look at the node.
-const STARTED: Duration = Duration::from_secs(2);
 /// How long the API waits until the tasks of an earlier agent have been restored.
 const TAKING_UP: Duration = Duration::from_secs(1);
 /// How long stopping what runs may take before this process exits without waiting any longer.
@@ -349,7 +347,6 @@ impl Serving {
         let watchdog = notify::watchdog();
         // What else happens does not delay the next message.
         let mut alive_at = Instant::now();
-        let mut rest_at = Some(alive_at + STARTED);
         let mut trial: Option<Boxed<anyhow::Result<()>>> = None;
         let mut asker: Option<Upgrade> = None;
         loop {
@@ -401,10 +398,6 @@ impl Serving {
                 () = tokio::time::sleep_until(alive_at), if watchdog.is_some() => {
                     notify::tell(&NotifyState::Watchdog);
                     alive_at = Instant::now() + watchdog.unwrap_or_default();
-                }
-                () = tokio::time::sleep_until(rest_at.unwrap_or(alive_at)), if rest_at.is_some() => {
-                    sys::pages::rest();
-                    rest_at = None;
                 }
             }
         }

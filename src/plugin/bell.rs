@@ -22,6 +22,7 @@ use tokio::io::{Interest, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::sys::pages::rest_after;
 use crate::sys::task::Boxed;
 
 /// Time limit for the other side's part of the greeting.
@@ -118,16 +119,11 @@ async fn ring(mut socket: UnixStream, ringer: Ringer) {
     if writing.write_all(b".").await.is_err() {
         return;
     }
-    let settling = async {
-        tokio::time::sleep(SETTLED).await;
-        crate::sys::pages::rest();
-        std::future::pending::<()>().await;
-    };
     tokio::select! {
         () = ringer(known) => drop(writing.write_all(b"!").await),
         // It has nothing more to say: this is its end.
         _ = reading.read_u8() => {}
-        () = settling => {}
+        never = rest_after(SETTLED) => match never {},
     }
 }
 

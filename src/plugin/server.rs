@@ -1,6 +1,5 @@
 //! The plugin side: handshake, the common services, orderly shutdown.
 
-use std::convert::Infallible;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::PathBuf;
@@ -28,15 +27,8 @@ use crate::wire::goplugin::{ConnInfo, Empty, StdioData};
 /// Hosts wait 2 s for the exit after Shutdown; calls that are still running are aborted after this time.
 const DRAIN: Duration = Duration::from_millis(200);
 
-/// After this time a plugin's start, and that of its task, is over.
+/// After this time a plugin's start, and that of its task, is over, and what only they needed is released.
 const STARTED: Duration = Duration::from_secs(2);
-
-/// Releases memory that was only needed for the start, once.
-async fn rest_once() -> Infallible {
-    tokio::time::sleep(STARTED).await;
-    crate::sys::pages::rest();
-    std::future::pending().await
-}
 
 /// Why a plugin could not serve.
 #[derive(Debug, thiserror::Error)]
@@ -218,7 +210,7 @@ impl Server {
                 let _ = stopped.wait_for(|stop| *stop).await;
                 tokio::time::sleep(DRAIN).await;
             } => Ok(()),
-            never = rest_once() => match never {},
+            never = sys::pages::rest_after(STARTED) => match never {},
         }
     }
 

@@ -1,11 +1,13 @@
 //! Memory outside the heap: anonymous memory, which is returned to the kernel when it is dropped, or a file's, which outlives the
 //! process.
 
+use std::convert::Infallible;
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 /// Zeroed private pages outside the heap: an allocator would keep large freed blocks, munmap returns them to the kernel. Pages that
 /// were never touched use no memory.
@@ -119,6 +121,13 @@ pub fn rest() {
     }
 }
 
+/// Does so once after this time, and never ends: beside what else is waited for.
+pub(crate) async fn rest_after(time: Duration) -> Infallible {
+    tokio::time::sleep(time).await;
+    rest();
+    std::future::pending().await
+}
+
 /// The whole pages of the segments of this program that are not writable, and never were: those that the loader writes to and protects
 /// afterwards belong to a writable segment (`elf(5)`).
 fn constant() -> Vec<Range<usize>> {
@@ -130,8 +139,10 @@ fn constant() -> Vec<Range<usize>> {
 
 /// Adds the constant segments of the program itself, whose name is empty, to a vector of ranges.
 unsafe extern "C" fn note(object: *mut libc::dl_phdr_info, _: libc::size_t, ranges: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: the C library passes a description that is valid during this call, and what `constant` gave it.
-    let (object, ranges) = unsafe { (&*object, &mut *ranges.cast::<Vec<Range<usize>>>()) };
+    // SAFETY: the C library passes a description that is valid during this call.
+    let object = unsafe { &*object };
+    // SAFETY: it also passes what `constant` gave it, which nobody else uses meanwhile.
+    let ranges = unsafe { &mut *ranges.cast::<Vec<Range<usize>>>() };
     // SAFETY: a name is null or a C string.
     if !object.dlpi_name.is_null() && unsafe { *object.dlpi_name } != 0 {
         return 0;
