@@ -208,10 +208,14 @@ mod tests {
 
     #[test]
     fn a_program_goes_on_after_its_rest() {
+        // Pages of a program that lies in a tmpfs count as shared memory (proc(5)).
         let resident = || {
-            let statm = std::fs::read_to_string("/proc/self/status").unwrap();
-            let line = statm.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
-            line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap()
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let size = |name: &str| {
+                let text = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+                text.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap()
+            };
+            size("RssFile:") + size("RssShmem:")
         };
         let total: usize = constant().iter().map(|range| range.len() / 1024).sum();
         for range in constant() {
