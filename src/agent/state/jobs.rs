@@ -101,7 +101,7 @@ impl Change<'_> {
         self.put(Table::Jobs, &table::job(key), &job)
     }
 
-    /// Forgets a job with its versions; versions of existing allocations are kept until those are forgotten.
+    /// Forgets a job with its versions and deployments, as Nomad does; versions of existing allocations are kept until those are forgotten.
     ///
     /// # Errors
     /// [`StateError`].
@@ -120,6 +120,9 @@ impl Change<'_> {
         if !job.parent_id.is_empty() {
             self.unlink(table::CHILDREN, &table::key(&[&key.namespace, &job.parent_id, &key.id]));
             self.child_gone(&job)?;
+        }
+        for deployment in self.deployments_of_job(key)? {
+            self.delete_deployment(&deployment.id)?;
         }
         let at = table::job(key);
         for table in [Table::Summaries, Table::Launches, Table::Scaling] {

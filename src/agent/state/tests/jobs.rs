@@ -1,10 +1,10 @@
 //! Jobs: versions, statuses, summaries; namespaces, the node.
 
-use super::making::{alloc, eval, job};
+use super::making::{alloc, deployment, eval, job};
 use super::{check, empty, key};
 use crate::agent::model::{
-    ChildrenSummary, ClientStatus, EvalStatus, GroupSummary, JobKey, JobStatus, Nanos, ServiceRegistration, Submission,
-    VersionTag,
+    ChildrenSummary, ClientStatus, DeploymentStatus, EvalStatus, GroupSummary, JobKey, JobStatus, Nanos,
+    ServiceRegistration, Submission, VersionTag,
 };
 use crate::agent::state::{State, StateError, table};
 use crate::spec::collections::BTreeMap;
@@ -97,11 +97,16 @@ async fn a_job_that_was_purged_is_known_to_its_allocations_and_another_one_may_h
     state
         .change(move |change| {
             change.put_alloc(alloc("a", &of, 0, "e"))?;
+            change.put_deployment(deployment("d", &of, DeploymentStatus::Running))?;
+            change.put_deployment(deployment("e", &key("other"), DeploymentStatus::Running))?;
             change.delete_job(&of)
         })
         .await
         .unwrap();
-    assert!(state.read().unwrap().job(&web).unwrap().is_none());
+    let view = state.read().unwrap();
+    assert!(view.job(&web).unwrap().is_none());
+    assert!(view.deployment("d").unwrap().is_none() && view.deployment("e").unwrap().is_some());
+    assert!(view.deployments_of_job(&web).unwrap().is_empty());
     let mut other = job("web", "service");
     other.spec.insert("Name".to_owned(), "other".into());
     state.change(move |change| change.put_job(other, None)).await.unwrap();
