@@ -33,8 +33,9 @@ struct Cache {
 /// The parser's warning about a key that `agentbin run` ignores.
 const PASSED_OVER: &str = " has no effect with agentbin run";
 /// Keys that `agentbin run` ignores and this agent supports.
-const DECIDED: [&str; 13] = [
+const DECIDED: [&str; 15] = [
     "SubmitTime",
+    "action",
     "all_at_once",
     "datacenters",
     "ephemeral_disk",
@@ -44,6 +45,7 @@ const DECIDED: [&str; 13] = [
     "periodic",
     "priority",
     "reschedule",
+    "scaling",
     "sticky",
     "type",
     "update",
@@ -158,6 +160,8 @@ mod tests {
     fn what_an_agent_decides_is_no_warning() {
         let of_run = [
             "job: update has no effect with agentbin run",
+            "job: action has no effect with agentbin run",
+            "job: scaling has no effect with agentbin run",
             "job: type system has no effect with agentbin run: the job is started once, here",
             "job: affinity has no effect with agentbin run",
             "job: the artifact is odd",
