@@ -102,7 +102,7 @@ fn named(call: &Call) -> Result<Wanted, Refusal> {
         .filter(|value| is(value, task))
         .flat_map(|value| value["Actions"].as_array().into_iter().flatten())
         .find(|value| is(value, name))
-        .ok_or_else(|| Refusal::missing(format!("action {name:?} not found")))?;
+        .ok_or_else(|| Refusal::missing(format!("action {name} not found in task {task}")))?;
     let args = found["Args"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
     let command = found["Command"].as_str().map(str::to_owned).into_iter().chain(args).collect();
     let allocs = view.allocs_of_job(&call.job())?;

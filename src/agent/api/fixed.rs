@@ -17,6 +17,18 @@ pub(super) async fn one_node(_: Call) -> Result<Answer, Refusal> {
     unimplemented("this agent is the only node and the only server")
 }
 
+pub(super) async fn one_pool(_: Call) -> Result<Answer, Refusal> {
+    unimplemented("the only node of this agent is in the node pool default")
+}
+
+pub(super) async fn one_key(_: Call) -> Result<Answer, Refusal> {
+    unimplemented("variables are encrypted with the key file in this agent's data directory")
+}
+
+pub(super) async fn no_log_file(_: Call) -> Result<Answer, Refusal> {
+    unimplemented("this agent logs to its standard error: see journalctl --unit agentbin, or nomad monitor")
+}
+
 pub(super) async fn no_schedule(_: Call) -> Result<Answer, Refusal> {
     unimplemented("tasks are not paused by this agent; stop the job, or use `nomad job stop`")
 }

@@ -90,6 +90,9 @@ pub(super) const TABLE: &[Route] = &table! {
     Put "/v1/node/{id}/purge" Manage Served SMALL nodes::purge: "refused: the only node is the agent";
     Get "/v1/node/pools" Read Fixed SMALL fixed::node_pools: "`default` and `all`";
     Get "/v1/node/pool/{name}" Read Fixed SMALL fixed::node_pool: "one of them";
+    Put "/v1/node/pools" Manage Refused SMALL fixed::one_pool: "there is one node";
+    Put "/v1/node/pool/{name}" Manage Refused SMALL fixed::one_pool: "there is one node";
+    Delete "/v1/node/pool/{name}" Manage Refused SMALL fixed::one_pool: "there is one node";
     Get "/v1/node/pool/{name}/nodes" Read Served SMALL nodes::of_pool: "the node, in a list";
     Get "/v1/node/pool/{name}/jobs" Read Served SMALL jobs::of_pool: "all jobs";
     Get "/v1/client/fs/ls/{id}" Submit Served SMALL files::list: "lists a directory of an allocation";
@@ -119,6 +122,12 @@ pub(super) const TABLE: &[Route] = &table! {
     Get "/v1/agent/health" Read Served SMALL agent::health: "the agent's health";
     Get "/v1/agent/host" Manage Served SMALL agent::host: "the machine";
     Get "/v1/agent/monitor" Read Served SMALL agent::monitor: "streams the agent's log";
+    Put "/v1/agent/servers" Manage Refused SMALL fixed::one_node: "there is one server";
+    Get "/v1/agent/monitor/export" Read Refused SMALL fixed::no_log_file: "the log is not in a file";
+    Get "/v1/agent/keyring/{what}" Manage Refused SMALL fixed::one_node: "there is no gossip";
+    Put "/v1/agent/keyring/{what}" Manage Refused SMALL fixed::one_node: "there is no gossip";
+    Get "/v1/client/identity" Read Refused SMALL fixed::one_node: "the node has no identity token";
+    Put "/v1/client/identity/renew" Manage Refused SMALL fixed::one_node: "the node has no identity token";
     Put "/v1/agent/join" Manage Refused SMALL fixed::one_node: "there is one server";
     Put "/v1/agent/force-leave" Manage Refused SMALL fixed::one_node: "there is one server";
     Get "/v1/status/leader" Read Fixed SMALL agent::leader: "the agent";
@@ -130,7 +139,14 @@ pub(super) const TABLE: &[Route] = &table! {
     Put "/v1/operator/scheduler/configuration" Manage Served SMALL operator::set_scheduler: "changes the scheduler configuration";
     Get "/v1/operator/raft/configuration" Read Fixed SMALL operator::raft: "the agent, as the only server";
     Get "/v1/operator/autopilot/configuration" Read Fixed SMALL operator::autopilot: "Nomad's defaults";
+    Put "/v1/operator/autopilot/configuration" Manage Refused SMALL fixed::one_node: "there is one server";
     Get "/v1/operator/autopilot/health" Read Fixed SMALL operator::autopilot_health: "the agent, as the only server";
+    Delete "/v1/operator/raft/peer" Manage Refused SMALL fixed::one_node: "there is one server";
+    Put "/v1/operator/raft/transfer-leadership" Manage Refused SMALL fixed::one_node: "there is one server";
+    Get "/v1/operator/keyring/keys" Manage Refused SMALL fixed::one_key: "the key is a file";
+    Put "/v1/operator/keyring/rotate" Manage Refused SMALL fixed::one_key: "the key is a file";
+    Delete "/v1/operator/keyring/key/{id}" Manage Refused SMALL fixed::one_key: "the key is a file";
+    Put "/v1/operator/utilization" Manage Refused SMALL fixed::enterprise: "there is none";
     Get "/v1/operator/license" Read Fixed SMALL fixed::no_license: "there is none";
     Get "/v1/quotas" Read Refused SMALL fixed::enterprise: "there are none";
     Get "/v1/sentinel/policies" Read Refused SMALL fixed::enterprise: "there are none";
