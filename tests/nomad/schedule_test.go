@@ -193,7 +193,7 @@ func TestJ6DecisionsAreThoseOfOurScheduler(t *testing.T) {
 	must(t, err)
 	var scenarios []scenario
 	must(t, json.Unmarshal(text, &scenarios))
-	if len(scenarios) < 15 {
+	if len(scenarios) < 30 {
 		t.Fatalf("%d scenarios", len(scenarios))
 	}
 	for number, scenario := range scenarios {

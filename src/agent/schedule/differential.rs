@@ -184,7 +184,7 @@ fn shown(world: &World, plan: Option<&Plan>) -> Value {
 fn what_is_decided_is_what_a_real_agent_decides() {
     let scenarios: Vec<Scenario> =
         serde_json::from_str(include_str!("../../../tests/nomad/testdata/schedule.json")).unwrap();
-    assert!(scenarios.len() >= 15);
+    assert!(scenarios.len() >= 30);
     let mut wrong = Vec::new();
     for Scenario { name, steps } in &scenarios {
         let mut world = World::new();
