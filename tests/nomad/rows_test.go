@@ -33,17 +33,19 @@ func compareRows(t *testing.T, files map[string]string, rows []row) {
 	t.Helper()
 	theirs := onStock(t, agent.Config{})
 	ours := beginOurs(t)
-	dir := t.TempDir()
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
 	sides := []*side{
 		{name: "theirs", address: theirs.URL(), nomad: theirs.Nomad, client: http.DefaultClient},
 		{name: "ours", address: "unix://" + ours, nomad: theirs.Nomad, client: &http.Client{Transport: &http.Transport{
 			Dial: func(_, _ string) (net.Conn, error) { return net.Dial("unix", ours) },
 		}}},
+	}
+	for _, side := range sides {
+		side.dir = t.TempDir()
+		for name, text := range files {
+			if err := os.WriteFile(filepath.Join(side.dir, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	defer func() {
 		for _, side := range sides {
@@ -52,6 +54,7 @@ func compareRows(t *testing.T, files map[string]string, rows []row) {
 			}
 		}
 	}()
+	again := map[string]bool{}
 	for _, row := range rows {
 		t.Run(strings.ReplaceAll(row.command, " ", "_"), func(t *testing.T) {
 			var answers [2]answer
@@ -63,7 +66,7 @@ func compareRows(t *testing.T, files map[string]string, rows []row) {
 						err = agent.Eventually(side.name+": "+row.command, func() bool { return row.wait(side) })
 					}
 					if err == nil {
-						answers[i], err = side.ask(dir, row)
+						answers[i], err = side.ask(row)
 					}
 					if err != nil {
 						t.Error(err)
@@ -77,8 +80,12 @@ func compareRows(t *testing.T, files map[string]string, rows []row) {
 			same := answers[0].status == answers[1].status && answers[0].text == answers[1].text
 			if row.json {
 				// Ours may say more.
+				has := strings.Split(answers[1].text, "\n")
 				lacking := slices.DeleteFunc(strings.Split(answers[0].text, "\n"), func(line string) bool {
-					return lost.MatchString(line) || slices.Contains(strings.Split(answers[1].text, "\n"), line)
+					// Where theirs has nothing, ours may have something.
+					key, isNull := strings.CutSuffix(line, " <nil>")
+					isThere := func(ours string) bool { return ours == line || isNull && strings.HasPrefix(ours, key+" ") }
+					return lost.MatchString(line) || slices.ContainsFunc(has, isThere)
 				})
 				same = answers[0].status == answers[1].status && len(lacking) == 0
 				answers[0].raw, answers[1].raw = strings.Join(lacking, "\n"), "(lacks that)"
@@ -90,6 +97,11 @@ func compareRows(t *testing.T, files map[string]string, rows []row) {
 				t.Errorf("theirs, with status %d:\n%s\nours, with status %d:\n%s", answers[0].status, answers[0].raw,
 					answers[1].status, answers[1].raw)
 				t.Logf("first difference: %s", difference(answers[0].text, answers[1].text))
+			}
+			if !row.json && !row.unordered {
+				for _, blind := range seen(row, answers[1].whole, again) {
+					t.Errorf("the comparison would not see %s", blind)
+				}
 			}
 		})
 	}
@@ -111,16 +123,22 @@ type row struct {
 	unordered bool
 	// json: only keys and types are compared, ours may have more.
 	json bool
+	// until: the command goes on until it has said this, and is interrupted then.
+	until string
 }
 
 type side struct {
 	name, address, nomad string
-	client               *http.Client
+	// dir is where its commands are given.
+	dir    string
+	client *http.Client
 }
 
 type answer struct {
 	status    int
 	text, raw string
+	// whole is raw as it was.
+	whole string
 }
 
 func (s *side) get(path string, into any) error {
@@ -169,7 +187,7 @@ func (s *side) command(arguments ...string) *exec.Cmd {
 
 var placeholder = regexp.MustCompile(`\{(\w+):?([\w-]*)\}`)
 
-func (s *side) ask(dir string, row row) (answer, error) {
+func (s *side) ask(row row) (answer, error) {
 	var arguments []string
 	var unknown error
 	for _, argument := range strings.Fields(row.command) {
@@ -187,9 +205,13 @@ func (s *side) ask(dir string, row row) (answer, error) {
 		return answer{}, unknown
 	}
 	command := s.command(arguments...)
-	command.Dir = dir
+	command.Dir = s.dir
 	var out bytes.Buffer
 	command.Stdout, command.Stderr = &out, &out
+	if row.until != "" {
+		said := &interrupter{text: row.until, at: &out, stop: func() { command.Process.Signal(os.Interrupt) }} //nolint:errcheck // it may have ended
+		command.Stdout, command.Stderr = said, said
+	}
 	timer := time.AfterFunc(agent.Patience, func() { command.Process.Kill() }) //nolint:errcheck // it may be gone
 	err := command.Run()
 	timer.Stop()
@@ -198,7 +220,7 @@ func (s *side) ask(dir string, row row) (answer, error) {
 		return answer{}, err
 	}
 	text := out.String()
-	a := answer{status: command.ProcessState.ExitCode(), raw: text}
+	a := answer{status: command.ProcessState.ExitCode(), raw: text, whole: text}
 	if row.json {
 		a.text = shape(text)
 	} else {
@@ -212,6 +234,23 @@ func (s *side) ask(dir string, row row) (answer, error) {
 	return a, nil
 }
 
+// interrupter interrupts whoever writes a text. What it writes then does not count.
+type interrupter struct {
+	text string
+	at   *bytes.Buffer
+	stop func()
+}
+
+func (i *interrupter) Write(bytes []byte) (int, error) {
+	if !strings.Contains(i.at.String(), i.text) {
+		i.at.Write(bytes)
+		if strings.Contains(i.at.String(), i.text) {
+			i.stop()
+		}
+	}
+	return len(bytes), nil
+}
+
 // newest is the id of the newest allocation, evaluation or deployment of a job, or of the node.
 func (s *side) newest(kind, job string) (string, error) {
 	path := map[string]string{
@@ -220,7 +259,17 @@ func (s *side) newest(kind, job string) (string, error) {
 		"deployment": "/v1/job/" + job + "/deployments?all=true",
 		"node":       "/v1/nodes",
 		"child":      "/v1/jobs?prefix=" + job + "/",
+		"policy":     "/v1/scaling/policies?job=" + job,
+		"service":    "/v1/service/" + job,
+		"snapshot":   "/v1/volumes/snapshot?plugin_id=" + job,
 	}[kind]
+	if kind == "snapshot" {
+		var listed struct{ Snapshots []struct{ ID string } }
+		if err := s.get(path, &listed); err != nil || len(listed.Snapshots) == 0 {
+			return "", fmt.Errorf("%d snapshots: %w", len(listed.Snapshots), err)
+		}
+		return listed.Snapshots[0].ID, nil
+	}
 	var found []struct {
 		ID          string
 		CreateIndex uint64
@@ -240,18 +289,21 @@ func (s *side) newest(kind, job string) (string, error) {
 	return newest.ID, nil
 }
 
-var normalisers = []struct {
+type normaliser struct {
 	what *regexp.Regexp
 	as   string
-}{
+}
+
+var normalisers = []normaliser{
 	{regexp.MustCompile(`\.Pids\.\d+`), ".Pids.<pid>"},
 	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), "<id>"},
 	{regexp.MustCompile(`\b[0-9a-f]{8}\b`), "<id>"},
 	// What a CSI driver calls its volumes.
 	{regexp.MustCompile(`\b([0-9a-f]{32}|[0-9a-f]{12})\b`), "<id>"},
 	{regexp.MustCompile(`(periodic|dispatch)-\d+`), "$1-<n>"},
-	// What is used of it, which a real agent remembers of what has ended, or does not.
-	{regexp.MustCompile(`\d+(\.\d+)?( [KMG]?i?B)?/(\d+ (MHz|[KMG]iB))`), "$3"},
+	// What is used of it, which a real agent remembers of what has ended, or does not; and what may be used, which a job says.
+	{regexp.MustCompile(`(?m)^(CPU +Memory +Disk.*\n)(?:\d+/)?(\d+) MHz +(?:[\d.]+ [KMG]?i?B/)?(\d+) MiB +(\d+) MiB`), "${1}${2}_MHz ${3}_MiB ${4}_MiB"},
+	{regexp.MustCompile(`\d+(?:\.\d+)?(?: [KMG]?i?B)?/(\d+(?:\.\d+)?) (MHz|[KMG]iB)`), "<used>/${1}_$2"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?( ?(Z|[+-]\d\d:?\d\d))?( UTC)?`), "<time>"},
 	{regexp.MustCompile(`(\d+d)?(\d+h)?(\d+m)?\d+(\.\d+)?(ms|µs|s)\b|\b\d+[dhm](\d+[hms])?\b`), "<duration>"},
 	{regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+(:\d+)?\b`), "<address>"},
@@ -481,6 +533,12 @@ var rowFiles = map[string]string{
 	"canary.hcl":  "job \"canary\" {\n  group \"g\" {\n    update {\n      canary = 1\n      min_healthy_time = \"0s\"\n    }" + rowTask(steady) + "\n  }\n}\n",
 	"canary2.hcl": "job \"canary\" {\n  group \"g\" {\n    update {\n      canary = 1\n      min_healthy_time = \"0s\"\n    }" + rowTask(steady+" ") + "\n  }\n}\n",
 	"web.hcl":     "job \"web\" {\n  group \"g\" {\n    service {\n      name = \"web\"\n      provider = \"nomad\"\n      tags = [\"a\", \"b\"]\n    }" + quick + rowTask(steady) + "\n  }\n}\n",
+	"act.hcl": "job \"act\" {\n  group \"g\" {\n    scaling {\n      min = 1\n      max = 3\n    }" + quick +
+		strings.Replace(rowTask(steady), "resources", "action \"hi\" {\n        command = \"/bin/sh\"\n        args = [\"-c\", \"echo hi there; exit 3\"]\n      }\n      action \"well\" {\n        command = \"/bin/echo\"\n        args = [\"well\"]\n      }\n      resources", 1) + "\n  }\n}\n",
+	"canary3.hcl": "job \"canary\" {\n  group \"g\" {\n    update {\n      canary = 1\n      min_healthy_time = \"0s\"\n    }" + rowTask(steady+"  ") + "\n  }\n}\n",
+	"canary4.hcl": "job \"canary\" {\n  group \"g\" {\n    update {\n      canary = 1\n      min_healthy_time = \"0s\"\n    }" + rowTask(steady+"   ") + "\n  }\n}\n",
+	"payload":     "from a file\n",
+	"pool.hcl":    "node_pool \"extra\" {\n  description = \"another one\"\n}\n",
 	"ns.hcl":      "name = \"other\"\ndescription = \"another one\"\n",
 }
 
@@ -520,6 +578,11 @@ var rows = []row{
 	{command: "alloc logs -tail -n 1 {alloc:hello} t"},
 	{command: "alloc logs {alloc:hello} nosuch", status: 1},
 	{command: "alloc logs -job hello"},
+	{command: "alloc logs -job nosuch", status: 1},
+	{command: "alloc logs -f -stdout {alloc:hello}", until: "out"},
+	{command: "alloc logs -f -stderr -tail -n 1 {alloc:hello}", until: "err"},
+	{command: "alloc logs -f -stdout {alloc:hello} nosuch", status: 1},
+	{command: "alloc fs -f -tail -n 1 {alloc:hello} t/local/f", until: "file"},
 	{command: "alloc fs {alloc:hello}"},
 	{command: "alloc fs {alloc:hello} alloc/logs", but: "exec and raw_exec write logs without FIFOs"},
 	{command: "alloc fs {alloc:hello} t/local/f"},
@@ -536,7 +599,21 @@ var rows = []row{
 	{command: "alloc signal -s SIGUSR1 {alloc:hello} nosuch", status: 1},
 	{command: "alloc restart {alloc:hello}"},
 	{command: "alloc restart {alloc:hello} nosuch", status: 1},
+	{command: "alloc restart 00000000-0000-0000-0000-000000000000", status: 1},
+	{command: "alloc restart -all-tasks {alloc:hello}"},
 	{command: "alloc checks {alloc:hello}"},
+	{command: "alloc checks 00000000-0000-0000-0000-000000000000", status: 1},
+	{command: "alloc pause -status {alloc:hello} t", status: 1, but: "tasks have no time schedule"},
+	{command: "alloc pause -state pause {alloc:hello} t", status: 1, but: "tasks have no time schedule"},
+	{command: "job run -detach act.hcl"},
+	{command: "job action -job act -group g -task t hi", status: 3, wait: healthy("act", 0, 1)},
+	{command: "job action -job act -group g -task t well"},
+	{command: "job action -job act -group g -task t nosuch", status: 1},
+	{command: "job action -job nosuch -group g -task t hi", status: 1},
+	{command: "scaling policy list -job act"},
+	{command: "scaling policy info {policy:act}"},
+	{command: "scaling policy info 00000000-0000-0000-0000-000000000000", status: 1},
+	{command: "job scale act g 9", status: 1},
 	{command: "job run hello2.hcl"},
 	{command: "job status hello", wait: status("hello", "running", 2)},
 	{command: "job history hello"},
@@ -556,8 +633,18 @@ var rows = []row{
 	{command: "scaling policy list"},
 	{command: "job revert hello 0"},
 	{command: "job revert hello 99", status: 1},
+	{command: "job inspect -version 0 hello", json: true},
+	{command: "job inspect -version 99 hello", status: 1},
+	{command: "job allocs -json hello", json: true},
+	{command: "job deployments -json hello", json: true},
+	{command: "job start nosuch", status: 1},
+	{command: "job start hello", status: 1},
+	{command: "job stop -detach -purge act"},
 	{command: "job revert nosuch 0", status: 1},
 	{command: "job tag apply -name good -description fine hello"},
+	{command: "job tag apply -name good nosuch", status: 1},
+	{command: "job revert hello good", status: 1},
+	{command: "job history -p -diff-tag good hello"},
 	{command: "job tag unset -name good hello"},
 	{command: "job tag unset -name good hello", status: 1},
 	{command: "job promote hello", status: 1},
@@ -566,6 +653,11 @@ var rows = []row{
 	{command: "alloc stop 00000000-0000-0000-0000-000000000000", status: 1},
 	{command: "job restart -yes hello"},
 	{command: "job restart -yes nosuch", status: 1},
+	{command: "job restart -yes -group nosuch hello"},
+	{command: "job restart -yes -reschedule hello"},
+	{command: "status {alloc:hello}"},
+	{command: "status {deployment:hello}"},
+	{command: "status nosuch", status: 1},
 	{command: "deployment list"},
 	{command: "deployment status {deployment:hello}"},
 	{command: "deployment status 00000000-0000-0000-0000-000000000000", status: 1},
@@ -582,6 +674,15 @@ var rows = []row{
 	{command: "deployment resume -detach {deployment:canary}"},
 	{command: "deployment status {deployment:canary}"},
 	{command: "job promote canary"},
+	{command: "job run -detach canary3.hcl"},
+	{command: "deployment promote {deployment:canary}", wait: healthy("canary", 2, 1)},
+	{command: "job run -detach canary2.hcl"},
+	{command: "deployment fail {deployment:canary}", status: 1, wait: healthy("canary", 3, 1)},
+	{command: "job run -detach canary4.hcl"},
+	{command: "deployment fail -detach {deployment:canary}", wait: healthy("canary", 4, 1)},
+	{command: "deployment list -json", json: true},
+	{command: "deployment list -filter Status==failed"},
+	{command: "deployment list -filter Status===failed", status: 1, but: "the mistake says what there is"},
 	{command: "job run batch.hcl"},
 	{command: "job status batch", wait: status("batch", "complete", 1)},
 	{command: "alloc status {alloc:batch}"},
@@ -602,6 +703,8 @@ var rows = []row{
 	{command: "job dispatch -meta who=me param"},
 	{command: "job dispatch param", status: 1},
 	{command: "job dispatch -meta who=me -meta what=x param", status: 1},
+	{command: "job dispatch -meta who=me param payload"},
+	{command: "job dispatch -meta who=me param nosuch", status: 1},
 	{command: "job dispatch nosuch", status: 1},
 	{command: "job dispatch hello", status: 1},
 	{command: "job status {child:param}", wait: dead("param/")},
@@ -609,9 +712,14 @@ var rows = []row{
 	{command: "job status cron"},
 	{command: "job periodic force cron"},
 	{command: "job periodic force nosuch", status: 1},
+	{command: "job periodic force hello", status: 1},
 	{command: "job status", wait: dead("cron/")},
 	{command: "eval list", unordered: true},
 	{command: "eval list -job blocked", unordered: true},
+	{command: "eval list -status blocked", unordered: true},
+	{command: "eval list -filter nosuch", status: 1, but: "the mistake says what there is"},
+	{command: "eval delete 00000000-0000-0000-0000-000000000000", status: 1},
+	{command: "eval status -json {eval:batch}", json: true},
 	{command: "eval status {eval:batch}"},
 	{command: "eval status {eval:blocked}"},
 	{command: "eval status 00000000-0000-0000-0000-000000000000", status: 1},
@@ -619,6 +727,10 @@ var rows = []row{
 	{command: "service list"},
 	{command: "service info web"},
 	{command: "service info -json web", json: true},
+	{command: "service info nosuch", but: "what is not there is not found"},
+	{command: "service list -filter nosuch", status: 1},
+	{command: "service delete web nosuch", status: 1},
+	{command: "service delete web {service:web}"},
 	{command: "node status"},
 	{command: "node status -allocs"},
 	{command: "node status -self", but: "there is no mock_driver and no qemu"},
@@ -628,11 +740,29 @@ var rows = []row{
 	{command: "node status {node}", but: "there is no mock_driver and no qemu"},
 	{command: "node eligibility -enable {node}"},
 	{command: "node eligibility -enable nosuch", status: 1, but: "what is not an id is found nowhere"},
+	{command: "node status -filter nosuch", status: 1, but: "the mistake says what there is"},
+	{command: "node eligibility -self -enable"},
+	{command: "node meta apply a"},
+	{command: "node meta apply -node-id nosuch a=b", status: 1, but: "what is not an id is found nowhere"},
+	{command: "node meta read -node-id nosuch", status: 1, but: "what is not an id is found nowhere"},
+	{command: "node identity get {node}", but: "there is one node, which is the only server"},
+	{command: "node identity get nosuch", status: 1, but: "there is one node, which is the only server"},
+	{command: "node identity renew nosuch", status: 1, but: "there is one node, which is the only server"},
+	{command: "node identity renew {node}", but: "there is one node, which is the only server"},
+	{command: "node intro create", but: "there is one node, which is the only server"},
 	{command: "node meta apply a=b"},
 	{command: "node meta read -json", json: true, but: "there is no Connect, whose keys a real agent adds"},
 	{command: "node meta apply -unset a"},
 	{command: "node config -servers"},
+	{command: "node config -update-servers 127.0.0.1:4647", but: "there is one node, which is the only server"},
 	{command: "server members"},
+	{command: "server members -json", json: true},
+	{command: "server join 127.0.0.1", but: "there is one node, which is the only server"},
+	{command: "server force-leave nosuch", but: "there is one node, which is the only server"},
+	{command: "monitor -log-level nosuch", status: 1},
+	{command: "monitor -node-id nosuch", status: 1, but: "what is not an id is found nowhere"},
+	{command: "monitor -log-level debug", until: "\n", but: "what is logged"},
+	{command: "agent-info -json", json: true, but: "no configuration of Raft, Serf, Consul, Vault, RPC and telemetry"},
 	{command: "agent-info", but: "there is no Raft and no Serf"},
 	{command: "namespace list"},
 	{command: "namespace apply ns.hcl"},
@@ -640,6 +770,10 @@ var rows = []row{
 	{command: "namespace status third"},
 	{command: "namespace inspect third", json: true},
 	{command: "namespace status nosuch", status: 1},
+	{command: "namespace inspect nosuch", status: 1},
+	{command: "namespace apply !", status: 1},
+	{command: "namespace list -json", json: true},
+	{command: "namespace list -filter nosuch", status: 1},
 	{command: "namespace delete third"},
 	{command: "namespace delete default", status: 1},
 	{command: "namespace delete nosuch", status: 1},
@@ -653,13 +787,44 @@ var rows = []row{
 	{command: "var put nomad/nosuch/x k=v", status: 1},
 	{command: "var list"},
 	{command: "var purge nomad/jobs/x"},
+	{command: "var purge -check-index 99999 nomad/jobs/x", status: 1},
+	{command: "var lock nomad/jobs/l /bin/echo locked"},
+	{command: "var lock nomad/nosuch/l /bin/echo locked", status: 1},
+	{command: "var list -filter nosuch", status: 1, but: "the mistake says what there is"},
 	{command: "var list nosuch", status: 0},
 	{command: "node pool list"},
 	{command: "node pool info default"},
 	{command: "node pool nodes default"},
+	{command: "node pool info nosuch", status: 1},
+	{command: "node pool nodes nosuch", status: 1},
+	{command: "node pool jobs default"},
+	{command: "node pool jobs nosuch", status: 1},
+	{command: "node pool apply nosuch.hcl", status: 1},
+	{command: "node pool apply pool.hcl", but: "there is one node, in one pool"},
+	{command: "node pool delete extra", but: "there is one node, in one pool"},
+	{command: "node pool delete nosuch", status: 1, but: "there is one node, in one pool"},
+	{command: "operator scheduler set-config -pause-eval-broker=false"},
+	{command: "operator scheduler set-config -scheduler-algorithm nosuch", status: 1},
 	{command: "operator scheduler get-config", but: "memory_max counts as it does in agentbin run, unless it is turned off"},
 	{command: "operator raft list-peers"},
 	{command: "operator autopilot get-config"},
+	{command: "operator autopilot set-config -cleanup-dead-servers=true", but: "there is one node, which is the only server"},
+	{command: "operator autopilot set-config -last-contact-threshold nosuch", status: 1},
+	{command: "operator raft remove-peer -peer-id nosuch", status: 1, but: "there is one node, which is the only server"},
+	{command: "operator raft transfer-leadership -peer-id nosuch", status: 1, but: "there is one node, which is the only server"},
+	{command: "operator gossip keyring list", status: 1, but: "there is one node, which is the only server"},
+	{command: "operator root keyring list", but: "the key is a file of the agent's"},
+	{command: "operator root keyring rotate -now", but: "the key is a file of the agent's"},
+	{command: "operator metrics -json", json: true, but: "no samples: nothing is summed up over ten seconds, and use of tasks is asked of each allocation"},
+	{command: "operator snapshot save saved.snap"},
+	{command: "operator snapshot save nosuch/saved.snap", status: 1},
+	{command: "operator snapshot inspect saved.snap", but: "what is kept is the agent's database"},
+	{command: "operator snapshot inspect payload", status: 1},
+	{command: "operator snapshot restore payload", status: 1, but: "the mistake says what there is"},
+	{command: "operator snapshot restore saved.snap"},
+	{command: "operator debug -duration 1s -interval 1s -output .", but: "there is no Raft and no profile"},
+	{command: "operator utilization", status: 1},
+	{command: "monitor export -logs-since 1h -service-name nomad", but: "the log is not looked for in the journal"},
 	{command: "operator autopilot health", but: "there is no Raft"},
 	{command: "license get", status: 1},
 	{command: "quota list", status: 1},
