@@ -2,6 +2,7 @@ package clients
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"slices"
 	"strconv"
@@ -20,16 +21,7 @@ func TestJ3TraefikRoutesToServices(t *testing.T) {
 		t.Run(map[bool]string{false: "polls", true: "watches"}[watch], func(t *testing.T) {
 			us := begin(t)
 			client := us.client()
-			us.run(client, service("web", `
-    network {
-      port "http" {}
-    }
-    service {
-      name     = "web"
-      port     = "http"
-      provider = "nomad"
-      tags     = ["traefik.enable=true", "traefik.http.routers.web.rule=Host(`+"`web.example`"+`)"]
-    }`, "exec sleep 600"))
+			us.run(client, service("web", routed("web", "Host(`web.example`)"), "exec sleep 600"))
 
 			var provider nomad.Provider
 			provider.SetDefaults()
@@ -82,16 +74,7 @@ func TestJ3TraefikRoutesToServices(t *testing.T) {
 				t.Errorf("the servers are %v, not %s", servers, wanted)
 			}
 
-			us.run(client, service("api", `
-    network {
-      port "http" {}
-    }
-    service {
-      name     = "api"
-      port     = "http"
-      provider = "nomad"
-      tags     = ["traefik.enable=true", "traefik.http.routers.api.rule=Path(`+"`/api`"+`)"]
-    }
+			us.run(client, service("api", routed("api", "Path(`/api`)")+`
     service {
       name     = "hidden"
       port     = "http"
@@ -104,4 +87,18 @@ func TestJ3TraefikRoutesToServices(t *testing.T) {
 			next("api")
 		})
 	}
+}
+
+// routed is a service of a group with a port, to which a rule leads.
+func routed(name, rule string) string {
+	return fmt.Sprintf(`
+    network {
+      port "http" {}
+    }
+    service {
+      name     = %[1]q
+      port     = "http"
+      provider = "nomad"
+      tags     = ["traefik.enable=true", "traefik.http.routers.%[1]s.rule=%[2]s"]
+    }`, name, rule)
 }
