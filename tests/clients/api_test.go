@@ -26,7 +26,7 @@ func must[T any](t *testing.T) func(T, error) T {
 	}
 }
 
-// TestP1NomadsPackageForGo is a day in the life of a program that is written with Nomad's package: jobs and what follows from them.
+// TestP1NomadsPackageForGo is a day in the life of a program that is written with Nomad's package: jobs and what follows from them. (P1)
 func TestP1NomadsPackageForGo(t *testing.T) {
 	us := begin(t)
 	client := us.client()

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// TestP1PrometheusReadsTheMetrics scrapes as Prometheus does: with a bearer token, which only has to read, and its own parser.
+// TestP1PrometheusReadsTheMetrics scrapes as Prometheus does: with a bearer token, which only has to read, and its own parser. (P1)
 func TestP1PrometheusReadsTheMetrics(t *testing.T) {
 	us := begin(t)
 	client := us.client()

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestP1PythonNomad runs a program of python-nomad; scripts/test says where that package is.
+// TestP1PythonNomad runs a program of python-nomad; scripts/test says where that package is. (P1)
 func TestP1PythonNomad(t *testing.T) {
 	packages := os.Getenv("PYTHON_NOMAD")
 	if packages == "" {

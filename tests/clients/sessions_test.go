@@ -14,7 +14,7 @@ import (
 )
 
 // TestB4SessionsLoseNothing opens sessions in a task by Nomad's package, fifty at once: each is sent bytes of its own and sends them
-// back, with what it says besides and a status of its own. AGENTBIN_FULL=1 opens a thousand.
+// back, with what it says besides and a status of its own. AGENTBIN_FULL=1 opens a thousand. (B4)
 func TestB4SessionsLoseNothing(t *testing.T) {
 	count := 150
 	if os.Getenv("AGENTBIN_FULL") != "" {

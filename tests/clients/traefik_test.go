@@ -15,7 +15,7 @@ import (
 	"github.com/traefik/traefik/v3/pkg/safe"
 )
 
-// TestJ3TraefikRoutesToServices gives Traefik's provider the services of two jobs, by looking from time to time and by watching events.
+// TestJ3TraefikRoutesToServices gives Traefik's provider the services of two jobs, by looking from time to time and by watching events. (J3)
 func TestJ3TraefikRoutesToServices(t *testing.T) {
 	for _, watch := range []bool{false, true} {
 		t.Run(map[bool]string{false: "polls", true: "watches"}[watch], func(t *testing.T) {

@@ -24,7 +24,7 @@ type frame struct {
 	}
 }
 
-// TestB4AnotherWebSocketClientRunsCommands runs a command in a task by a client that is not the one of Nomad's package.
+// TestB4AnotherWebSocketClientRunsCommands runs a command in a task by a client that is not the one of Nomad's package. (B4)
 func TestB4AnotherWebSocketClientRunsCommands(t *testing.T) {
 	us := begin(t)
 	alloc := us.run(us.client(), service("entered", "", "exec sleep 600"))
