@@ -824,7 +824,6 @@ var rows = []row{
 	{command: "operator snapshot restore saved.snap"},
 	{command: "operator debug -duration 1s -interval 1s -output .", but: "there is no Raft and no profile"},
 	{command: "operator utilization", status: 1},
-	{command: "monitor export -logs-since 1h -service-name nomad", but: "the log is not looked for in the journal"},
 	{command: "operator autopilot health", but: "there is no Raft"},
 	{command: "license get", status: 1},
 	{command: "quota list", status: 1},
