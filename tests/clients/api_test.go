@@ -3,6 +3,7 @@ package clients
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -409,7 +410,7 @@ func variables(t *testing.T, client *api.Client) {
 	}
 	_, _, err = all.CheckedUpdate(&stale, nil)
 	var conflict api.ErrCASConflict
-	if !asConflict(err, &conflict) || conflict.Conflict.Items["k"] != "w" {
+	if !errors.As(err, &conflict) || conflict.Conflict.Items["k"] != "w" {
 		t.Errorf("a change of what is not known any more: %v", err)
 	}
 	if listed, _, err := all.PrefixList("nomad/jobs", nil); err != nil || len(listed) != 1 || listed[0].Path != "nomad/jobs/web" {
@@ -418,17 +419,9 @@ func variables(t *testing.T, client *api.Client) {
 	if _, err := all.Delete("nomad/jobs/web", nil); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := all.Read("nomad/jobs/web", nil); err != api.ErrVariablePathNotFound {
+	if _, _, err := all.Read("nomad/jobs/web", nil); !errors.Is(err, api.ErrVariablePathNotFound) {
 		t.Errorf("read after its end: %v", err)
 	}
-}
-
-func asConflict(err error, into *api.ErrCASConflict) bool {
-	conflict, is := err.(api.ErrCASConflict)
-	if is {
-		*into = conflict
-	}
-	return is
 }
 
 // services are found by name and by job.

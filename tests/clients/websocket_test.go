@@ -2,10 +2,10 @@ package clients
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,12 +14,10 @@ import (
 
 // frame is a message of an exec session, either way.
 type frame struct {
-	Stdin, Stdout, Stderr *struct {
-		Data  string `json:"data"`
-		Close bool   `json:"close"`
-	}
-	Exited bool
-	Result *struct {
+	// In base64.
+	Stdout, Stderr struct{ Data []byte }
+	Exited         bool
+	Result         *struct {
 		ExitCode int `json:"exit_code"`
 	}
 }
@@ -42,9 +40,9 @@ func TestB4AnotherWebSocketClientRunsCommands(t *testing.T) {
 	defer cancel()
 	text := strings.Repeat("ü and more\n", 20_000)
 	go func() {
-		for piece := range slicesOf(text, 60_000) {
-			message, _ := json.Marshal(map[string]any{"stdin": map[string]string{"data": base64.StdEncoding.EncodeToString([]byte(piece))}})
-			if connection.Write(ctx, websocket.MessageText, message) != nil {
+		for piece := range slices.Chunk([]byte(text), 60_000) {
+			message, err := json.Marshal(map[string]any{"stdin": map[string]any{"data": piece}})
+			if err != nil || connection.Write(ctx, websocket.MessageText, message) != nil {
 				return
 			}
 		}
@@ -60,21 +58,8 @@ func TestB4AnotherWebSocketClientRunsCommands(t *testing.T) {
 		if err := json.Unmarshal(message, &got); err != nil || kind != websocket.MessageText {
 			t.Fatalf("%v: %s", err, message)
 		}
-		for _, stream := range []struct {
-			of   *strings.Builder
-			data *struct {
-				Data  string `json:"data"`
-				Close bool   `json:"close"`
-			}
-		}{{&out, got.Stdout}, {&bad, got.Stderr}} {
-			if stream.data != nil {
-				bytes, err := base64.StdEncoding.DecodeString(stream.data.Data)
-				if err != nil {
-					t.Fatal(err)
-				}
-				stream.of.Write(bytes)
-			}
-		}
+		out.Write(got.Stdout.Data)
+		bad.Write(got.Stderr.Data)
 		if got.Exited {
 			if got.Result == nil || got.Result.ExitCode != 7 {
 				t.Errorf("the end is %s", message)
@@ -92,18 +77,5 @@ func TestB4AnotherWebSocketClientRunsCommands(t *testing.T) {
 	_, response, err := dial("00000000-0000-0000-0000-000000000000")
 	if err == nil || response == nil || response.StatusCode != http.StatusForbidden {
 		t.Errorf("without a right: %v, %v", response, err)
-	}
-}
-
-// slicesOf cuts a text, at any byte.
-func slicesOf(text string, size int) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for len(text) > 0 {
-			n := min(size, len(text))
-			if !yield(text[:n]) {
-				return
-			}
-			text = text[n:]
-		}
 	}
 }
