@@ -15,41 +15,41 @@ import (
 var apart = map[string]string{
 	"acl":                              "tokens have roles here: `agentbin token`",
 	"agent":                            "starts an agent of Nomad's",
-	"config validate":                  "asks no agent",
-	"fmt":                              "asks no agent",
-	"job init":                         "asks no agent",
+	"config validate":                  "contacts no agent",
+	"fmt":                              "contacts no agent",
+	"job init":                         "contacts no agent",
 	"login":                            "there is no single sign-on",
-	"node pool init":                   "asks no agent",
+	"node pool init":                   "contacts no agent",
 	"monitor export":                   "reads the journal of the machine",
-	"operator client-state":            "asks no agent",
-	"operator gossip keyring generate": "asks no agent",
+	"operator client-state":            "contacts no agent",
+	"operator gossip keyring generate": "contacts no agent",
 	"operator gossip keyring install":  "there is one server",
 	"operator gossip keyring remove":   "there is one server",
 	"operator gossip keyring use":      "there is one server",
-	"operator raft info":               "asks no agent",
-	"operator raft logs":               "asks no agent",
-	"operator raft state":              "asks no agent",
-	"operator root keyring remove":     "the key is a file of the agent's",
-	"operator snapshot state":          "asks no agent",
-	"operator snapshot redact":         "asks no agent",
-	"quota":                            "of Nomad Enterprise",
-	"recommendation":                   "of Nomad Enterprise",
-	"sentinel":                         "of Nomad Enterprise",
-	"setup":                            "asks no agent",
-	"tls":                              "asks no agent",
+	"operator raft info":               "contacts no agent",
+	"operator raft logs":               "contacts no agent",
+	"operator raft state":              "contacts no agent",
+	"operator root keyring remove":     "the key is a file in the data directory",
+	"operator snapshot state":          "contacts no agent",
+	"operator snapshot redact":         "contacts no agent",
+	"quota":                            "Nomad Enterprise only",
+	"recommendation":                   "Nomad Enterprise only",
+	"sentinel":                         "Nomad Enterprise only",
+	"setup":                            "contacts no agent",
+	"tls":                              "contacts no agent",
 	"ui":                               "opens a browser",
-	"var init":                         "asks no agent",
-	"version":                          "asks no agent",
-	"volume init":                      "asks no agent",
+	"var init":                         "contacts no agent",
+	"version":                          "contacts no agent",
+	"volume init":                      "contacts no agent",
 }
 
 // always are commands that cannot fail, or cannot succeed, with an agent that answers, and why.
 var always = map[string]string{
 	"agent-info":                        "does not fail",
-	"alloc pause":                       "of Nomad Enterprise",
+	"alloc pause":                       "Nomad Enterprise only",
 	"deployment unblock":                "there is one region",
-	"eval delete":                       "needs a broker that is stopped",
-	"license get":                       "of Nomad Enterprise",
+	"eval delete":                       "needs a paused evaluation broker",
+	"license get":                       "Nomad Enterprise only",
 	"node config":                       "does not fail",
 	"node intro create":                 "does not fail",
 	"node pool list":                    "does not fail",
@@ -65,7 +65,7 @@ var always = map[string]string{
 	"operator raft remove-peer":         "there is one server",
 	"operator raft transfer-leadership": "there is one server",
 	"operator scheduler get-config":     "does not fail",
-	"operator utilization":              "of Nomad Enterprise",
+	"operator utilization":              "Nomad Enterprise only",
 	"scaling policy list":               "does not fail",
 	"server force-leave":                "does not fail",
 	"server join":                       "does not fail",
@@ -106,11 +106,12 @@ func commands(t *testing.T) []string {
 			if _, again := shorter[match[1]]; again && len(words) == 0 {
 				continue
 			}
-			if _, known := apart[strings.Join(append(slices.Clone(words), match[1]), " ")]; known {
-				found = append(found, strings.Join(append(slices.Clone(words), match[1]), " "))
-				continue
+			inner := append(slices.Clone(words), match[1])
+			if name := strings.Join(inner, " "); apart[name] != "" {
+				found = append(found, name)
+			} else {
+				look(inner)
 			}
-			look(append(slices.Clone(words), match[1]))
 		}
 	}
 	look(nil)
@@ -150,8 +151,8 @@ func TestEveryCommandHasItsRows(t *testing.T) {
 			t.Errorf("%s: %d rows with status 0, %d with another one, and the reason %q", command, good, bad, why)
 		}
 		remark := strings.Join(different, "; ")
-		if is {
-			remark = strings.TrimPrefix(remark+"; "+why, "; ")
+		if remark == "" {
+			remark = why
 		}
 		lines = append(lines, fmt.Sprintf("| `%s` | %d | %d | %s |", command, good, bad, remark))
 	}
@@ -189,19 +190,24 @@ var drawn = regexp.MustCompile(`^\W*(` + strings.Join([]string{
 	`-+`,
 }, "|") + `)\W*$`)
 
-// seen says what change of an answer the comparison would not see: each word is another one, or missing, in its turn.
-func seen(row row, raw string, again map[string]bool) []string {
-	compared := normal
-	if row.json {
-		compared = shape
-	}
-	whole := compared(raw)
+var (
+	// A number before a unit was measured, and one after the word index is drawn.
+	number    = regexp.MustCompile(`^\W*\d+(\.\d+)?(/\d+)?$`)
+	unit      = regexp.MustCompile(`^(KiB|MiB|GiB|kB|MB|GB|B|MHz|GHz)(/.*)?\W*$`)
+	index     = regexp.MustCompile(`index\W*( =)?$`)
+	lookedFor = regexp.MustCompile(`^ *\d{4}-\d\d-\d\dT[\d:]+Z$`)
+)
+
+// seen says what change of an answer the comparison would not see: each word is another one, or missing, in its turn. Lines that it has
+// looked at before are left out.
+func seen(raw string, again map[string]bool) []string {
+	whole := normal(raw)
 	lines := strings.Split(raw, "\n")
 	first := 0
 	if at := strings.LastIndex(raw, "Monitoring deployment"); at >= 0 {
 		// What is printed before the last look at a deployment depends on when it looks.
 		first = strings.Count(raw, "\n")
-		for first > 0 && !regexp.MustCompile(`^ *\d{4}-\d\d-\d\dT[\d:]+Z$`).MatchString(lines[first]) {
+		for first > 0 && !lookedFor.MatchString(lines[first]) {
 			first--
 		}
 	}
@@ -218,9 +224,8 @@ func seen(row row, raw string, again map[string]bool) []string {
 				next = words[j+1]
 			}
 			previous := strings.ToLower(strings.Join(words[max(0, j-4):j], " "))
-			isMeasured := regexp.MustCompile(`^\W*\d+(\.\d+)?(/\d+)?$`).MatchString(word) && regexp.MustCompile(`^(KiB|MiB|GiB|kB|MB|GB|B|MHz|GHz)(/.*)?\W*$`).MatchString(next)
-			isIndex := regexp.MustCompile(`index\W*( =)?$`).MatchString(previous)
-			if drawn.MatchString(word) || isMeasured || isIndex {
+			isMeasured := number.MatchString(word) && unit.MatchString(next)
+			if drawn.MatchString(word) || isMeasured || index.MatchString(previous) {
 				continue
 			}
 			for _, instead := range []string{word + "x", "x" + word, ""} {
@@ -228,7 +233,7 @@ func seen(row row, raw string, again map[string]bool) []string {
 				changed[j] = instead
 				text := slices.Clone(lines)
 				text[first+i] = strings.Join(changed, " ")
-				if compared(strings.Join(text, "\n")) == whole {
+				if normal(strings.Join(text, "\n")) == whole {
 					blind = append(blind, fmt.Sprintf("%q as %q in %q", word, instead, line))
 					break
 				}
@@ -242,7 +247,7 @@ func seen(row row, raw string, again map[string]bool) []string {
 // takes too much would be found.
 func TestWhatIsNotComparedIsNamed(t *testing.T) {
 	const answer = "ID = 0badcafe-0000-0000-0000-000000000000\nStatus = running\n\nTask Group  Desired  Placed\ng           3        2\n"
-	if blind := seen(row{}, answer, map[string]bool{}); len(blind) > 0 {
+	if blind := seen(answer, map[string]bool{}); len(blind) > 0 {
 		t.Errorf("it does not see %v", blind)
 	}
 	known := normalisers
@@ -250,7 +255,7 @@ func TestWhatIsNotComparedIsNamed(t *testing.T) {
 	for what, wanted := range map[string]string{`running|dead`: `"running"`, `[23]`: `"3"`, `Placed`: `"Placed"`} {
 		// Whatever is taken is taken with what is put to it.
 		normalisers = append(slices.Clone(known), normaliser{regexp.MustCompile(`x?(` + what + `|\b)x?`), ""})
-		if blind := strings.Join(seen(row{}, answer, map[string]bool{}), "\n"); !strings.Contains(blind, wanted) {
+		if blind := strings.Join(seen(answer, map[string]bool{}), "\n"); !strings.Contains(blind, wanted) {
 			t.Errorf("with %s it is blind to %s", what, blind)
 		}
 	}
