@@ -101,7 +101,8 @@ impl Change<'_> {
         self.put(Table::Jobs, &table::job(key), &job)
     }
 
-    /// Forgets a job with its versions and deployments, as Nomad does; versions of existing allocations are kept until those are forgotten.
+    /// Forgets a job with its versions and deployments, as Nomad does; versions of existing allocations are kept until those are
+    /// forgotten.
     ///
     /// # Errors
     /// [`StateError`].
