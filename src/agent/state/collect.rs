@@ -158,9 +158,6 @@ fn forget(change: &mut Change<'_>, garbage: Vec<Garbage>, age: Age) -> Result<Ve
                 for eval in change.evals_of_job(key)? {
                     change.delete_eval(&eval.id)?;
                 }
-                for deployment in change.deployments_of_job(key)? {
-                    change.delete_deployment(&deployment.id)?;
-                }
                 change.delete_job(key)?;
             }
             Garbage::Eval(id) => change.delete_eval(id)?,
