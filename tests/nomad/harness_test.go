@@ -176,11 +176,16 @@ func needsItsRelease(t *testing.T) {
 // release is that of the agent, such as 1.10.5.
 func release(t *testing.T) string {
 	t.Helper()
-	out, err := exec.Command(setting(t, "NOMAD"), "version").Output()
+	return releaseOf(t, setting(t, "NOMAD"))
+}
+
+func releaseOf(t *testing.T, nomad string) string {
+	t.Helper()
+	out, err := exec.Command(nomad, "version").Output()
 	must(t, err)
 	words := strings.Fields(string(out))
 	if len(words) < 2 || words[0] != "Nomad" {
-		t.Fatalf("%s version: %q", setting(t, "NOMAD"), out)
+		t.Fatalf("%s version: %q", nomad, out)
 	}
 	return strings.TrimPrefix(words[1], "v")
 }

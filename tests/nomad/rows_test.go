@@ -22,20 +22,37 @@ import (
 )
 
 // TestRows gives the real command line the same commands for a real agent and for ours, one after the other, and
-// compares what it prints and its status. (D5, P1)
+// compares what it prints and its status. NOMAD_COMMANDS names command lines of further releases, separated by colons.
+// (D5, P1)
 func TestRows(t *testing.T) {
 	needsItsRelease(t)
-	compareRows(t, rowFiles, rows)
+	own := setting(t, "NOMAD")
+	compareRows(t, own, rowFiles, rows)
+	for _, command := range filepath.SplitList(os.Getenv("NOMAD_COMMANDS")) {
+		if command == own {
+			continue
+		}
+		t.Run(releaseOf(t, command), func(t *testing.T) {
+			has := commands(t, command)
+			compareRows(t, command, rowFiles, slices.DeleteFunc(slices.Clone(rows), func(row row) bool {
+				isNewer := !slices.ContainsFunc(has, row.isOf)
+				if isNewer {
+					t.Logf("it does not have: %s", row.command)
+				}
+				return isNewer
+			}))
+		})
+	}
 }
 
-// compareRows asks a real agent and ours.
-func compareRows(t *testing.T, files map[string]string, rows []row) {
+// compareRows asks a real agent and ours by a command line.
+func compareRows(t *testing.T, command string, files map[string]string, rows []row) {
 	t.Helper()
 	theirs := onStock(t, agent.Config{})
 	ours := beginOurs(t)
 	sides := []*side{
-		{name: "theirs", address: theirs.URL(), nomad: theirs.Nomad, client: http.DefaultClient},
-		{name: "ours", address: "unix://" + ours, nomad: theirs.Nomad, client: &http.Client{Transport: &http.Transport{
+		{name: "theirs", address: theirs.URL(), nomad: command, client: http.DefaultClient},
+		{name: "ours", address: "unix://" + ours, nomad: command, client: &http.Client{Transport: &http.Transport{
 			Dial: func(_, _ string) (net.Conn, error) { return net.Dial("unix", ours) },
 		}}},
 	}
@@ -125,6 +142,11 @@ type row struct {
 	json bool
 	// until: the command goes on until it has said this, and is interrupted then.
 	until string
+}
+
+// isOf says whether it gives this command.
+func (r row) isOf(command string) bool {
+	return r.command == command || strings.HasPrefix(r.command, command+" ")
 }
 
 type side struct {
