@@ -173,9 +173,13 @@ impl<'a> Systemd<'a> {
         self.ctl(&["show", "--value", "-p", name, "agentbin.service"]).1.trim().to_owned()
     }
 
+    /// The agent's socket, as seen from here.
+    fn socket(&self) -> PathBuf {
+        format!("/proc/{}/root/run/agentbin/agentbin.sock", self.pid().unwrap()).into()
+    }
+
     fn ask(&self, method: &str, path: &str, body: &Value) -> std::io::Result<Value> {
-        let socket = format!("/proc/{}/root/run/agentbin/agentbin.sock", self.pid().unwrap());
-        let mut stream = UnixStream::connect(socket)?;
+        let mut stream = UnixStream::connect(self.socket())?;
         stream.set_read_timeout(Some(Duration::from_mins(1)))?;
         let body = body.to_string();
         // HTTP/1.0 has no chunks, and the connection ends with the answer.
@@ -294,6 +298,7 @@ fn the_agent_is_a_service_of_systemd() {
         }
     });
     systemd.does(&["stop", "agentbin.socket", "agentbin.service"]);
+    assert!(!systemd.socket().exists());
 }
 
 /// P1: the unit that `agentbin systemd` prints runs its job; a stop that was asked for is not a failure, and a failure is one.
