@@ -22,19 +22,25 @@ import (
 )
 
 // TestRows gives the real command line the same commands for a real agent and for ours, one after the other, and
-// compares what it prints and its status. NOMAD_COMMANDS names command lines of further releases, separated by colons.
-// (D5, P1)
+// compares what it prints and its status. (D5, P1)
 func TestRows(t *testing.T) {
 	needsItsRelease(t)
+	compareReleases(t, rowFiles, rows)
+}
+
+// compareReleases compares the rows by the command line of the agent, and by those of further releases, which NOMAD_COMMANDS names
+// with colons between them.
+func compareReleases(t *testing.T, files map[string]string, rows []row) {
+	t.Helper()
 	own := setting(t, "NOMAD")
-	compareRows(t, own, rowFiles, rows)
+	compareRows(t, own, files, rows)
 	for _, command := range filepath.SplitList(os.Getenv("NOMAD_COMMANDS")) {
 		if command == own {
 			continue
 		}
 		t.Run(releaseOf(t, command), func(t *testing.T) {
 			has := commands(t, command)
-			compareRows(t, command, rowFiles, slices.DeleteFunc(slices.Clone(rows), func(row row) bool {
+			compareRows(t, command, files, slices.DeleteFunc(slices.Clone(rows), func(row row) bool {
 				isNewer := !slices.ContainsFunc(has, row.isOf)
 				if isNewer {
 					t.Logf("it does not have: %s", row.command)
