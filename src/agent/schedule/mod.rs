@@ -2,6 +2,7 @@
 //! decision depends on comes in, and what is decided goes out. Never does I/O, and asks neither clock nor chance.
 
 mod blocked;
+mod cron;
 mod decision;
 mod deploy;
 pub mod dispatch;

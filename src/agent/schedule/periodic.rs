@@ -4,31 +4,16 @@
 //! comes, one that it repeats comes twice, and each launch is later than the one before.
 
 use croner::Cron;
-use croner::parser::{CronParser, Seconds, Year};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::zones;
+use super::{cron, zones};
 use crate::agent::model::Nanos;
 
 /// The last year that an expression matches, as in the package that Nomad uses.
 const LAST_YEAR: i16 = 2099;
 /// More changes of clocks are not looked at: that is more than any zone has until then.
 const MOST_CHANGES: usize = 1000;
-/// Fields of an expression: without seconds and year, without seconds, with both.
-const FIELDS: [usize; 3] = [5, 6, 7];
-/// Names and the seven fields that they stand for.
-const NAMED: [(&str, &str); 7] = [
-    ("@annually", "0 0 0 1 1 * *"),
-    ("@yearly", "0 0 0 1 1 * *"),
-    ("@monthly", "0 0 0 1 * * *"),
-    ("@weekly", "0 0 0 * * 0 *"),
-    ("@daily", "0 0 0 * * * *"),
-    ("@midnight", "0 0 0 * * * *"),
-    ("@hourly", "0 0 * * * * *"),
-];
-/// The first years' `*` of an expression.
-const YEARS: &str = "1970-2099";
 
 /// Why there is no next launch, and never will be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,37 +45,15 @@ pub(crate) fn mistakes<'a>(specs: impl Iterator<Item = &'a str>, time_zone: &str
     zone(time_zone).err().into_iter().chain(specs.filter_map(|spec| cron(spec).err())).collect()
 }
 
+fn cron(spec: &str) -> Result<Cron, PeriodicError> {
+    cron::parse(spec).map_err(|why| PeriodicError::Cron { spec: spec.to_owned(), why })
+}
+
 fn zone(name: &str) -> Result<TimeZone, PeriodicError> {
     match name {
         "" | "UTC" => Ok(TimeZone::UTC),
         _ => zones::zone(name).ok_or_else(|| PeriodicError::Zone(name.to_owned())),
     }
-}
-
-fn cron(spec: &str) -> Result<Cron, PeriodicError> {
-    let wrong = |why: String| PeriodicError::Cron { spec: spec.to_owned(), why };
-    let text = spec.trim();
-    let named = NAMED.iter().find(|(name, _)| text == *name).map(|(_, fields)| *fields);
-    let fields: Vec<&str> = named.unwrap_or(text).split_whitespace().collect();
-    if !FIELDS.contains(&fields.len()) {
-        return Err(wrong(format!(
-            "it has {} fields, and not 5, 6 (with the year) or 7 (with seconds too)",
-            fields.len()
-        )));
-    }
-    let mut all = Vec::with_capacity(7);
-    if fields.len() < 7 {
-        all.push("0");
-    }
-    all.extend(&fields);
-    if fields.len() == 5 {
-        all.push("*");
-    }
-    if let Some(year) = all.last_mut().filter(|year| **year == "*") {
-        *year = YEARS;
-    }
-    let parser = CronParser::builder().seconds(Seconds::Required).year(Year::Required).sloppy_ranges(true).build();
-    parser.parse(&all.join(" ")).map_err(|e| wrong(e.to_string()))
 }
 
 /// Goes from one change of clocks to the next: between two of them civil time is linear, so that what is skipped is never met, and
