@@ -1,12 +1,11 @@
 //! A plain user with a manager of his own, whom systemd gives a part of the cgroups.
 
-use crate::machine::{boot, need_disk, sh, write};
+use crate::machine::{need_disk, sh, write};
 
 /// C2: in a scope that is delegated to him he has limits.
 #[test]
 fn c2_a_plain_user_with_a_manager_has_limits() {
     need_disk!();
-    assert_eq!(boot(), 1);
     let show = "c=$(sed s/^0::// /proc/self/cgroup); echo $c; cat /sys/fs/cgroup$c/memory.max";
     write(
         "/home/tester/job.nomad.hcl",
