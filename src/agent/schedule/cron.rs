@@ -141,7 +141,7 @@ impl Field {
 
     fn value(&self, text: &str) -> Result<u16, String> {
         let is_named = |name: &&str| text.eq_ignore_ascii_case(name) || text.eq_ignore_ascii_case(&name[..3]);
-        if let Some(position) = (self.first..).zip(self.names).find_map(|(n, name)| is_named(&name).then_some(n)) {
+        if let Some(position) = (self.first..).zip(self.names).find_map(|(n, name)| is_named(name).then_some(n)) {
             return Ok(position);
         }
         // Seven is Sunday as well.
