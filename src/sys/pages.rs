@@ -211,20 +211,12 @@ mod tests {
         let ranges = constant();
         // The counters of /proc/self/status lag behind by thousands of pages, as each thread keeps a part of them (proc(5)).
         let resident = || {
-            let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-            let mut counts = false;
-            let mut total = 0;
-            for line in maps.lines() {
-                let mut words = line.split_whitespace();
-                let first = words.next().unwrap();
-                let address = |text| usize::from_str_radix(text, 16).ok();
-                if let Some((start, end)) = first.split_once('-').and_then(|(a, b)| address(a).zip(address(b))) {
-                    counts = ranges.iter().any(|range| range.start < end && start < range.end);
-                } else if counts && first == "Rss:" {
-                    total += words.next().unwrap().parse::<usize>().unwrap();
-                }
-            }
-            total
+            let maps = procfs::process::Process::myself().and_then(|process| process.smaps()).unwrap();
+            let ours = maps.iter().filter(|map| {
+                let (start, end) = map.address;
+                ranges.iter().any(|range| (range.start as u64) < end && start < range.end as u64)
+            });
+            ours.map(|map| map.extension.map["Rss"] as usize / 1024).sum::<usize>()
         };
         for page in ranges.iter().flat_map(|range| range.clone().step_by(4096)) {
             // SAFETY: a byte of a mapped page of this program.
