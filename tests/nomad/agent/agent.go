@@ -118,6 +118,8 @@ telemetry {
 server {
   enabled          = true
   bootstrap_expect = 1
+  # Every five minutes it takes deployments away that have ended, if nothing runs of them; they are looked at after that.
+  deployment_gc_threshold = "876000h"
 }
 client {
   enabled           = true
