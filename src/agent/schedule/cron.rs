@@ -1,5 +1,5 @@
-//! The fields of a cron expression, read as Nomad reads them and written out for croner, whose own reading differs: a range of weekdays that
-//! ends on Sunday ends on Saturday, one from Sunday to Sunday has all days, and names may be whole words.
+//! The fields of a cron expression, read as Nomad reads them and written out for croner, whose own reading differs: a range of
+//! weekdays that ends on Sunday ends on Saturday, one from Sunday to Sunday has all days, and names may be whole words.
 
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
