@@ -58,6 +58,7 @@ const FIELDS: [Field; 7] = [
 ];
 const DAY_OF_MONTH: &str = FIELDS[3].name;
 const DAY_OF_WEEK: &str = FIELDS[5].name;
+const YEAR: &str = FIELDS[6].name;
 
 /// An expression of five fields, of six (with the year) or of seven (with seconds too), or a name such as `@daily`.
 ///
@@ -99,11 +100,11 @@ impl Field {
                 self.add(item, &mut values)?;
             }
         }
-        if is_any && self.first < 1000 {
-            return Ok("*".to_owned());
-        }
-        if is_any {
-            values.extend(self.first..=self.last);
+        match self.name {
+            // croner's years go on after the last one.
+            YEAR if is_any => values.extend(self.first..=self.last),
+            _ if is_any => return Ok("*".to_owned()),
+            _ => {}
         }
         let all: Vec<String> = values.iter().map(u16::to_string).chain(special).collect();
         if all.is_empty() { Err("it is empty".to_owned()) } else { Ok(all.join(",")) }
