@@ -32,7 +32,7 @@ type figures struct {
 	// Start is from the request that registers a job to the answer that its allocation runs.
 	Start    float64 `json:"register_to_running_p50_ms"`
 	StartP95 float64 `json:"register_to_running_p95_ms"`
-	// Drift is the growth of memory and descriptors from the first tenth of the cycles to their end.
+	// Drift is the growth of memory and descriptors from the first tenth of the cycles to their end, at rest both times.
 	RSSDrift float64 `json:"rss_drift_percent"`
 	FDDrift  float64 `json:"descriptor_drift_percent"`
 	RSSEmpty int     `json:"rss_empty_kib"`
@@ -75,6 +75,9 @@ var rows = []row{
 
 // untilIdle is after the last start of a task: what it has led to is over by then, on both sides.
 const untilIdle = time.Minute
+
+// untilRest is after the last of many cycles: ours looks at the machine every 30 s, and gives back after that what it does not need.
+const untilRest = 40 * time.Second
 
 // maxStockCycles is how many cycles Nomad's agent does at most: each takes it more than a second.
 const maxStockCycles = 500
@@ -262,9 +265,11 @@ func (s side) measure(o options, f *figures, started time.Time) error {
 			return err
 		}
 		if n == o.cycles/10 {
-			rss, descriptors = s.rss(), s.descriptors()
+			time.Sleep(untilRest)
+			rss, descriptors = settled(s.rss), settled(s.descriptors)
 		}
 	}
+	time.Sleep(untilRest)
 	f.RSSDrift = 100 * float64(settled(s.rss)-rss) / float64(rss)
 	f.FDDrift = 100 * float64(settled(s.descriptors)-descriptors) / float64(descriptors)
 
