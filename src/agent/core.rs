@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use super::broker::Broker;
 use super::clock::nap;
@@ -23,6 +25,8 @@ use crate::spec::collections::BTreeSet;
 use crate::spec::{Job, JobType, Task};
 use crate::sys::lock::lock;
 
+/// How long after the start decisions wait for drivers that are still being asked.
+const HEARING: Duration = Duration::from_secs(1);
 /// Longest chain of allocations that wait for their predecessors.
 const LONGEST_WAIT: usize = 64;
 
@@ -42,6 +46,9 @@ pub(super) struct Core {
     pub(super) periodic: Notify,
     /// Notified when an allocation may have ended or registered services.
     pub(super) services: Notify,
+    /// The drivers that have not said yet what they are.
+    pub(super) late: watch::Sender<BTreeSet<String>>,
+    begun: Instant,
     /// Names of the volumes that a plugin works at.
     pub(super) volumes: Mutex<BTreeSet<String>>,
     /// Allocations that wait for the end of the allocation that they replace: by their ids, with the id of the other one.
@@ -117,9 +124,19 @@ impl Core {
             drain: Notify::new(),
             periodic: Notify::new(),
             services: Notify::new(),
+            late: watch::Sender::default(),
+            begun: Instant::now(),
             volumes: Mutex::default(),
             waiting: Mutex::default(),
         })
+    }
+
+    /// Waits until these drivers have said what they are, if the agent began only just now.
+    pub(super) async fn hear(&self, is_needed: impl Fn(&str) -> bool) {
+        let mut late = self.late.subscribe();
+        // The sender lives as long as this.
+        let heard = late.wait_for(|late| !late.iter().any(|driver| is_needed(driver)));
+        let _ = tokio::time::timeout_at(self.begun + HEARING, heard).await;
     }
 
     /// An evaluation of a job by its current record.
@@ -168,10 +185,10 @@ impl Core {
     }
 
     async fn begin(&self, alloc: Allocation) -> Result<(), StateError> {
-        let (version, previous, meta) = {
+        let (version, previous, node) = {
             let view = self.state.read()?;
-            let meta = view.node()?.map(|node| node.meta).unwrap_or_default();
-            (view.version_of(&alloc)?, self.still_there(&view, &alloc)?, meta)
+            let node = view.node()?.map(|node| (node.attributes, node.meta)).unwrap_or_default();
+            (view.version_of(&alloc)?, self.still_there(&view, &alloc)?, node)
         };
         let known = version.and_then(|version| Some((self.jobs.of(&version).ok()?, version)));
         let Some((job, version)) = known else {
@@ -187,7 +204,8 @@ impl Core {
         };
         let csi = super::csi::given(&self.state.read()?, &job, &alloc)?;
         let job = as_placed(job, &alloc);
-        let wanted = Wanted { alloc, job, version, payload, meta, csi };
+        let (attributes, meta) = node;
+        let wanted = Wanted { alloc, job, version, payload, attributes, meta, csi };
         match previous.filter(|_| !self.engine.runs(&wanted.alloc.id)) {
             Some(previous) => {
                 lock(&self.waiting).insert(wanted.alloc.id.clone(), (previous, wanted));

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -13,7 +14,7 @@ use crate::csi::Plugins;
 use crate::driver::KeptOutput;
 use crate::executor::{ExecRequests, ExecResponses};
 use crate::logs::ship::Stream;
-use crate::spec::collections::BTreeMap;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{Job, Signal, TaskStats};
 
 /// Capacity of the report queue.
@@ -30,10 +31,21 @@ pub struct Wanted {
     pub version: JobVersion,
     /// The payload of the dispatch; empty for none.
     pub payload: Vec<u8>,
+    /// The node's current attributes.
+    pub attributes: BTreeMap<String, String>,
     /// The node's current metadata.
     pub meta: BTreeMap<String, String>,
     /// Its CSI volumes, by their ids.
     pub csi: BTreeMap<String, CsiVolume>,
+}
+
+/// The machine as it is now.
+#[derive(Debug)]
+pub struct Described {
+    /// The operator's settings (drain, eligibility), events and indexes are empty.
+    pub node: Node,
+    /// The drivers of which nothing is known yet: they have not answered in time, and `node` is without them.
+    pub late: BTreeSet<String>,
 }
 
 /// The last result of a service check.
@@ -162,8 +174,8 @@ pub trait Engine: Send + Sync {
     /// The drivers' errors about the configuration of the job's tasks.
     fn validate(&self, job: &Job) -> Vec<String>;
 
-    /// The current state of the machine. The operator's settings (drain, eligibility), events and indexes are empty.
-    async fn node(&self) -> Node;
+    /// The current state of the machine. With a patience, drivers that take longer are left out and go on being asked.
+    async fn describe(&self, patience: Option<Duration>) -> Described;
 
     /// The plugins for dynamic host volumes.
     fn volume_plugins(&self) -> Arc<VolumePlugins>;

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
 use super::core::now;
-use super::engine::{CheckState, Engine, OrderError, REPORTS, Report, Wanted};
+use super::engine::{CheckState, Described, Engine, OrderError, REPORTS, Report, Wanted};
 use super::model::{
     ClientStatus, DriverInfo, Eligibility, Nanos, Node, NodeResources, NodeStatus, ServiceRegistration, Stamp,
     TaskState, TaskStateName,
@@ -22,6 +23,8 @@ use crate::sys::lock::lock;
 pub(crate) struct FakeEngine {
     reports: mpsc::Sender<Report>,
     services: watch::Sender<u64>,
+    /// Drivers that do not answer before this is empty.
+    slow: watch::Sender<BTreeSet<String>>,
     seen: Mutex<Seen>,
     volumes: Arc<VolumePlugins>,
     csi: Arc<Plugins>,
@@ -44,12 +47,28 @@ struct Seen {
 
 impl FakeEngine {
     pub(crate) fn new() -> (Arc<FakeEngine>, mpsc::Receiver<Report>) {
+        FakeEngine::with_slow(&[])
+    }
+
+    /// The same, where these drivers do not answer before [`FakeEngine::answer`].
+    pub(crate) fn with_slow(drivers: &[&str]) -> (Arc<FakeEngine>, mpsc::Receiver<Report>) {
         let (reports, receiver) = mpsc::channel(REPORTS);
         let dir = tempfile::tempdir().unwrap();
         let volumes = VolumePlugins::new(&dir.path().canonicalize().unwrap(), None, None, HostVolumes::default());
         let (services, seen) = (watch::Sender::default(), Mutex::default());
         let csi = Arc::new(Plugins::new(dir.path()));
-        (Arc::new(FakeEngine { reports, services, seen, volumes, csi, dir }), receiver)
+        let slow = watch::Sender::new(drivers.iter().map(|name| (*name).to_owned()).collect());
+        (Arc::new(FakeEngine { reports, services, slow, seen, volumes, csi, dir }), receiver)
+    }
+
+    /// All drivers have answered.
+    pub(crate) fn answer(&self) {
+        self.slow.send_replace(BTreeSet::new());
+    }
+
+    /// The node's attributes that an allocation was started with.
+    pub(crate) fn attributes(&self, id: &str) -> Option<BTreeMap<String, String>> {
+        Some(lock(&self.seen).running.get(id)?.attributes.clone())
     }
 
     /// The orders by now, in the words `start web[0]`.
@@ -254,8 +273,17 @@ impl Engine for FakeEngine {
         Vec::new()
     }
 
-    async fn node(&self) -> Node {
-        node()
+    async fn describe(&self, patience: Option<Duration>) -> Described {
+        let mut slow = self.slow.subscribe();
+        if patience.is_none() {
+            slow.wait_for(BTreeSet::is_empty).await.unwrap();
+        }
+        let (mut node, late) = (node(), slow.borrow().clone());
+        for driver in &late {
+            node.drivers.remove(driver);
+            node.attributes.remove(&format!("driver.{driver}"));
+        }
+        Described { node, late }
     }
 
     fn volume_plugins(&self) -> Arc<VolumePlugins> {

@@ -85,7 +85,7 @@ impl Agent {
     ) -> Result<(Agent, Working), StateError> {
         let core = Core::new(state.clone(), Arc::clone(&engine));
         volumes::restore(&core).await?;
-        node::look(&core).await?;
+        node::look(&core, Some(node::AT_START)).await?;
         let mut working = JoinSet::new();
         // Reports are received while the engine recovers allocations.
         working.spawn(boxed(reports::run(Arc::clone(&core), reports)));

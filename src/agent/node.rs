@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::core::{Core, now};
+use super::engine::Described;
 use super::model::{
     CsiInfo, DrainStatus, DriverInfo, DynamicVolume, Eligibility, Evaluation, LastDrain, Node, NodeEvent, NodeStatus,
     Stamp, Trigger,
@@ -14,6 +15,8 @@ use super::volumes::lay;
 use crate::spec::JobType;
 use crate::spec::collections::BTreeMap;
 
+/// How long drivers have to answer before the agent begins without them.
+pub(super) const AT_START: Duration = Duration::from_millis(20);
 /// How often the machine is looked at.
 const AGAIN: Duration = Duration::from_secs(30);
 /// After this time what the start or a look needed is released.
@@ -60,26 +63,31 @@ pub(super) fn note_drain(
 pub(super) async fn run(core: Arc<Core>) {
     let plugins = core.engine.csi_plugins();
     let mut registered = plugins.changes();
+    let mut pause = if core.late.borrow().is_empty() { AGAIN } else { Duration::ZERO };
     loop {
         tokio::select! {
-            () = tokio::time::sleep(AGAIN) => {}
+            () = tokio::time::sleep(pause) => {}
             // The sender lives as long as the plugins.
             _ = registered.changed() => {}
             // What a look needed, and what requests have needed since the last time, is given back.
             never = crate::sys::pages::rest_after(SETTLED) => match never {},
         }
-        if let Err(error) = look(&core).await {
+        pause = AGAIN;
+        if let Err(error) = look(&core, None).await {
             tracing::error!(error = crate::alloc::chain(&error), "cannot describe the node");
         }
     }
 }
 
 /// Looks once. What blocked evaluations wait for may be a port that no allocation has, so that they are tried in any case.
-pub(super) async fn look(core: &Arc<Core>) -> Result<(), StateError> {
-    let seen = core.engine.node().await;
+///
+/// What was known of drivers that do not answer within the patience stays.
+pub(super) async fn look(core: &Arc<Core>, patience: Option<Duration>) -> Result<(), StateError> {
+    let seen = core.engine.describe(patience).await;
     let view = core.state.read()?;
     let (known, volumes) = (view.node()?, view.volumes().all()?);
     drop(view);
+    let late = seen.late.clone();
     if known.as_ref().is_none_or(|known| merged(known, &seen, &volumes).is_some()) {
         let shared = Arc::clone(core);
         let (index, evals) = core.state.change(move |change| keep(&shared, change, seen)).await?;
@@ -89,10 +97,11 @@ pub(super) async fn look(core: &Arc<Core>) -> Result<(), StateError> {
         core.broker.unblock(schedule::Change::NodeChanged, index);
     }
     core.broker.unblock(schedule::Change::PortFreed, core.state.index());
+    core.late.send_replace(late);
     Ok(())
 }
 
-fn keep(core: &Core, change: &mut Change<'_>, seen: Node) -> Result<Vec<Evaluation>, StateError> {
+fn keep(core: &Core, change: &mut Change<'_>, seen: Described) -> Result<Vec<Evaluation>, StateError> {
     let volumes = change.volumes().all()?;
     let Some(known) = change.node()? else {
         let mut node = Node {
@@ -100,7 +109,7 @@ fn keep(core: &Core, change: &mut Change<'_>, seen: Node) -> Result<Vec<Evaluati
             status_description: String::new(),
             scheduling_eligibility: Eligibility::Eligible,
             status_updated_at: now().0 / 1_000_000_000,
-            ..seen
+            ..seen.node
         };
         node.drivers.values_mut().for_each(|driver| driver.update_time = Stamp(Some(now())));
         lay(&mut node, &volumes);
@@ -126,7 +135,8 @@ fn keep(core: &Core, change: &mut Change<'_>, seen: Node) -> Result<Vec<Evaluati
 }
 
 /// The node with what was seen; `None` where nothing has changed.
-fn merged(known: &Node, seen: &Node, volumes: &[DynamicVolume]) -> Option<Node> {
+fn merged(known: &Node, seen: &Described, volumes: &[DynamicVolume]) -> Option<Node> {
+    let Described { node: seen, late } = seen;
     let mut node = Node {
         drivers: BTreeMap::new(),
         dynamic_meta: known.dynamic_meta.clone(),
@@ -159,6 +169,14 @@ fn merged(known: &Node, seen: &Node, volumes: &[DynamicVolume]) -> Option<Node> 
             event(&mut node, "Driver", text, details);
         }
         node.drivers.insert(name.clone(), DriverInfo { update_time, ..driver.clone() });
+    }
+    for name in late {
+        let of_driver = format!("driver.{name}");
+        let is_of =
+            |key: &str| key.strip_prefix(&of_driver).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        let attributes = known.attributes.iter().filter(|(key, _)| is_of(key));
+        node.attributes.extend(attributes.map(|(key, value)| (key.clone(), value.clone())));
+        node.drivers.extend(known.drivers.get(name).map(|driver| (name.clone(), driver.clone())));
     }
     let mut told = Vec::new();
     for (kind, seen, known, all) in [

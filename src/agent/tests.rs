@@ -34,7 +34,11 @@ impl World {
     }
 
     async fn at(dir: tempfile::TempDir) -> World {
-        let (engine, reports) = FakeEngine::new();
+        World::with_slow(dir, &[]).await
+    }
+
+    async fn with_slow(dir: tempfile::TempDir, drivers: &[&str]) -> World {
+        let (engine, reports) = FakeEngine::with_slow(drivers);
         let state = State::open(&dir.path().join("server")).unwrap();
         let (agent, working) = Agent::start(state, Arc::clone(&engine) as Arc<dyn Engine>, reports).await.unwrap();
         World { dir, engine, agent, working }
@@ -497,6 +501,45 @@ async fn a_drain_stops_everything_and_an_eligible_node_has_it_again() {
     world.until("the drain is over", |view| view.node().unwrap().filter(|node| node.drain_strategy.is_none())).await;
     assert!(world.allocs("web").iter().all(|alloc| alloc.client_status.is_terminal()));
     world.agent.commands.eligibility(Eligibility::Eligible).await.unwrap();
+    world.running("web", 0, 1).await;
+}
+
+#[tokio::test]
+async fn a_driver_that_is_slow_to_say_what_it_is_keeps_only_its_own_jobs_waiting() {
+    let world = World::with_slow(tempfile::tempdir().unwrap(), &["raw_exec"]).await;
+    let driver = |view: &View| view.node().unwrap().unwrap().drivers.get("raw_exec").cloned();
+    assert_eq!(driver(&world.agent.state.read().unwrap()), None, "the agent begins without it");
+    let registered = world.register(job("service", 1, "/bin/one", json!({}))).await;
+    let eval = |view: &View| view.eval(&registered.eval_id).unwrap().unwrap();
+    assert_eq!(eval(&world.agent.state.read().unwrap()).status, EvalStatus::Pending);
+    world.engine.answer();
+    let alloc = world.running("web", 0, 1).await.remove(0);
+    let evals = world.agent.state.read().unwrap().evals_of_job(&key("web")).unwrap();
+    assert!(evals.iter().all(|eval| eval.status != EvalStatus::Blocked && eval.failed.is_empty()), "{evals:#?}");
+    assert_eq!(world.engine.attributes(&alloc.id).unwrap()["driver.raw_exec"], "1");
+
+    // What an earlier process knew of it stays meanwhile, so that nothing is placed anew.
+    let World { dir, agent, working, .. } = world;
+    working.end().await;
+    drop(agent);
+    let world = World::with_slow(dir, &["raw_exec"]).await;
+    assert!(driver(&world.agent.state.read().unwrap()).is_some_and(|driver| driver.healthy));
+    assert_eq!(world.running("web", 0, 1).await.remove(0).id, alloc.id);
+    assert_eq!(world.engine.attributes(&alloc.id).unwrap()["driver.raw_exec"], "1");
+    world.engine.answer();
+}
+
+#[tokio::test]
+async fn a_driver_that_never_answers_blocks_its_jobs_by_name() {
+    let world = World::with_slow(tempfile::tempdir().unwrap(), &["raw_exec"]).await;
+    let registered = world.register(job("service", 1, "/bin/one", json!({}))).await;
+    let eval = world
+        .until("it is decided", |view| {
+            view.eval(&registered.eval_id).unwrap().filter(|eval| eval.status == EvalStatus::Complete)
+        })
+        .await;
+    assert!(eval.failed["g"].constraint_filtered.contains_key("missing drivers"), "{eval:#?}");
+    world.engine.answer();
     world.running("web", 0, 1).await;
 }
 

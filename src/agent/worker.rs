@@ -47,7 +47,22 @@ struct Decided {
     allocs: Vec<Allocation>,
 }
 
+/// Waits for the drivers of the evaluation's job.
+async fn hear(core: &Core, id: &str) -> Result<(), StateError> {
+    if core.late.borrow().is_empty() {
+        return Ok(());
+    }
+    let view = core.state.read()?;
+    let Some(eval) = view.eval(id)? else { return Ok(()) };
+    let job = view.job(&key(&eval.namespace, &eval.job_id))?.and_then(|job| core.jobs.of(&job).ok());
+    drop(view);
+    let tasks = || job.iter().flat_map(|job| &job.groups).flat_map(|group| &group.tasks);
+    core.hear(|driver| tasks().any(|task| task.driver == driver)).await;
+    Ok(())
+}
+
 async fn process(core: &Arc<Core>, id: &str) -> Result<(), StateError> {
+    hear(core, id).await?;
     let (shared, eval) = (Arc::clone(core), id.to_owned());
     let (_, decided) = core.state.change(move |change| decide(&shared, change, &eval)).await?;
     if let Some(Decided { evals, allocs }) = decided {

@@ -19,7 +19,7 @@ use super::record::Records;
 use super::service_registry::Services;
 use super::values::ValuesFile;
 use super::volumes::HostVolumes;
-use crate::driver::{Driver, DriverError, ExecTaskResult, TaskConfig, TaskHandle, TaskStatus};
+use crate::driver::{Driver, DriverError, ExecTaskResult, Fingerprint, TaskConfig, TaskHandle, TaskStatus};
 use crate::net::Networks;
 use crate::plugin::Reattach;
 use crate::spec::collections::BTreeMap;
@@ -154,6 +154,8 @@ pub(crate) struct FakeDriver {
     running: Mutex<BTreeMap<String, Running>>,
     log: Arc<Mutex<Vec<String>>>,
     configs: Mutex<Vec<TaskConfig>>,
+    /// It says what it is only while this is set.
+    pub(crate) answers: watch::Sender<bool>,
 }
 
 struct Running {
@@ -171,6 +173,7 @@ impl FakeDriver {
             running: Mutex::default(),
             log: Arc::default(),
             configs: Mutex::default(),
+            answers: watch::Sender::new(true),
         })
     }
 
@@ -209,6 +212,11 @@ impl FakeDriver {
 impl Driver for FakeDriver {
     fn name(&self) -> &'static str {
         "fake"
+    }
+
+    async fn fingerprint(&self) -> Fingerprint {
+        self.answers.subscribe().wait_for(|answers| *answers).await.unwrap();
+        Fingerprint::healthy(self.name())
     }
 
     fn validate(&self, config: &DriverConfig) -> Result<(), DriverError> {

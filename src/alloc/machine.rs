@@ -26,7 +26,7 @@ use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{self, CgroupFs, Cpusets, Delegated, Regime, TaskCgroup};
 use crate::csi::SecretsOf;
 use crate::driver::{
-    DockerDriver, Driver, ExecDriver, Fingerprint, HOST_ENV_DENYLIST, Host, JavaDriver, RawExecDriver, Settings,
+    DockerDriver, Driver, ExecDriver, Fingerprint, HOST_ENV_DENYLIST, Health, Host, JavaDriver, RawExecDriver, Settings,
 };
 use crate::net::Networks;
 use crate::spec::collections::{BTreeMap, BTreeSet};
@@ -487,14 +487,33 @@ pub fn peek(data_dir: Option<&Path>, cgroup_parent: Option<&Path>) -> Result<See
     Ok(Seen { data_dir, node, drivers, settings })
 }
 
-/// The fingerprints of these drivers.
+/// The fingerprints of the wanted drivers, which are asked all at once; with a patience, of those that answer in time. The others
+/// are not stopped, so that what is slow the first time, such as starting a JVM, is done when they are asked again.
 pub async fn fingerprints(
-    drivers: &BTreeMap<String, Arc<dyn Driver>>,
+    drivers: &Drivers,
     wanted: &BTreeSet<String>,
+    patience: Option<Duration>,
 ) -> BTreeMap<String, Fingerprint> {
+    let ask = |(name, driver): (&String, &Arc<dyn Driver>)| {
+        let driver = Arc::clone(driver);
+        (name.clone(), crate::sys::task::spawn(async move { driver.fingerprint().await }))
+    };
+    let asked: Vec<_> = drivers.iter().filter(|(name, _)| wanted.contains(*name)).map(ask).collect();
+    let end = patience.map(|patience| tokio::time::Instant::now() + patience);
     let mut told = BTreeMap::new();
-    for (name, driver) in drivers.iter().filter(|(name, _)| wanted.contains(*name)) {
-        told.insert(name.clone(), driver.fingerprint().await);
+    for (name, asked) in asked {
+        let answer = match end {
+            Some(end) => tokio::time::timeout_at(end, asked).await.ok(),
+            None => Some(asked.await),
+        };
+        match answer {
+            Some(Ok(fingerprint)) => _ = told.insert(name, fingerprint),
+            Some(Err(error)) => {
+                let why = format!("asking the driver failed unexpectedly: {error}");
+                told.insert(name, Fingerprint::without(Health::Undetected, &why));
+            }
+            None => {}
+        }
     }
     told
 }

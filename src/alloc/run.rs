@@ -17,6 +17,7 @@ use super::error::{CleanupError, SetupError};
 use super::hook::{Hook, Stack};
 use super::lifecycle::Stage;
 use super::network::IsolationHook;
+use super::node::Node;
 use super::place::{Machine, Place};
 use super::service::Offers;
 use super::shared::Shared;
@@ -139,12 +140,11 @@ impl Alloc {
         self
     }
 
-    /// The same, with other node metadata than the machine was assembled with; used for tasks that start from now on.
+    /// The same, with other attributes and metadata of the node than the machine was assembled with; used for tasks that start from
+    /// now on.
     #[must_use]
-    pub fn with_meta(mut self, meta: &BTreeMap<String, String>) -> Alloc {
-        if self.place.node.meta != *meta {
-            Arc::make_mut(&mut self.place.node).meta.clone_from(meta);
-        }
+    pub fn with_node(mut self, node: Arc<Node>) -> Alloc {
+        self.place.node = node;
         self
     }
 
@@ -1266,10 +1266,11 @@ mod tests {
     }
 
     #[test]
-    fn metadata_of_the_moment_is_the_allocation_s_own() {
+    fn what_is_known_of_the_node_at_the_moment_is_the_allocation_s_own() {
         let world = world(&[]);
         let alloc = alloc(&world.machine, fake::job(vec![task("web")]));
-        let alloc = alloc.with_meta(&BTreeMap::from([("rack".to_owned(), "r2".to_owned())]));
+        let meta = BTreeMap::from([("rack".to_owned(), "r2".to_owned())]);
+        let alloc = alloc.with_node(Arc::new(Node { meta, ..Node::clone(&world.machine.node) }));
         assert_eq!(alloc.place.node.lookup("meta.rack"), Some("r2"));
         assert_eq!(world.machine.node.lookup("meta.rack"), None);
     }

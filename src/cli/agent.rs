@@ -22,7 +22,6 @@ use super::signals::Signals;
 use super::upgrade::{self, Program};
 use super::{AgentArgs, complain, log, policy, token};
 use crate::agent::api::{About, Allowed, Api, LogLine, Process, Security, Upgrade};
-use crate::agent::engine::Engine as _;
 use crate::agent::model::{Nanos, Role};
 use crate::agent::runner::{Advertised, Runner};
 use crate::agent::state::State;
@@ -190,10 +189,10 @@ fn check_beside(place: &Place, state: &Path) -> anyhow::Result<()> {
 }
 
 /// Makes the state know the allocations that an earlier agent left, with their jobs.
-async fn adopt(state: &State, runner: &Arc<Runner>) -> anyhow::Result<()> {
-    let (found, node) = (runner.adoptable(), runner.node().await);
+async fn adopt(state: &State, runner: &Arc<Runner>, node: &alloc::Node) -> anyhow::Result<()> {
+    let (found, node) = (runner.adoptable(), (node.id.clone(), node.name.clone()));
     let now = Nanos::of(std::time::SystemTime::now());
-    let (_, done) = state.change(move |change| change.adopt_records(found, (&node.id, &node.name), now)).await?;
+    let (_, done) = state.change(move |change| change.adopt_records(found, (&node.0, &node.1), now)).await?;
     for key in &done.jobs {
         tracing::info!(namespace = key.namespace, job = key.id, "a job was made again from its allocations");
     }
@@ -278,7 +277,9 @@ impl Serving {
             .context("cannot look for allocations of the last agent")?;
         alloc::control::serve(&sockets.path, runner.served())?;
         if args.adopt_records {
-            adopt(&state, &runner).await.context("cannot adopt the allocations of the data directory")?;
+            adopt(&state, &runner, &machine.node)
+                .await
+                .context("cannot adopt the allocations of the data directory")?;
         }
         let (agent, working) = Agent::start(state.clone(), Arc::new(Arc::clone(&runner)), reports).await?;
         runner.settled(TAKING_UP).await;
@@ -565,13 +566,10 @@ async fn assemble(
     let settings = machine::settings(&cgroups.cgroups, &sockets.path);
     let plugins = start_plugins(args, &operator.config, &settings, &mut machine.drivers).await?;
     policy::configure(&operator.config, &machine.drivers, &plugins, args.dev)?;
-    let all = machine.drivers.keys().cloned().collect();
-    let told = machine::fingerprints(&machine.drivers, &all).await;
     machine.networks = operator.config.networks(machine.networks);
     machine.env_denylist = operator.config.env_denylist.unwrap_or(machine.env_denylist);
     let node = Arc::make_mut(&mut machine.node);
     node.meta.extend(operator.config.meta);
-    node.add_drivers(&told);
     machine.ports = machine.ports.with(operator.networks, DYNAMIC_PORTS);
     machine.volumes = operator.volumes;
     if cgroups.regime == Regime::Off {

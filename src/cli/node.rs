@@ -20,7 +20,7 @@ pub(super) fn status(args: &NodeStatusArgs) -> anyhow::Result<i32> {
     let machine = machine::machine(&data_dir, &machine::socket_base(&data_dir), &place)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let all = machine.drivers.keys().cloned().collect();
-    let drivers = crate::sys::task::block_on(&runtime, machine::fingerprints(&machine.drivers, &all));
+    let drivers = crate::sys::task::block_on(&runtime, machine::fingerprints(&machine.drivers, &all, None));
     let mut node = Node::clone(&machine.node);
     node.add_drivers(&drivers);
     let reservable = machine.cpusets.as_ref().and_then(|cpusets| cpusets.reservable().ok());

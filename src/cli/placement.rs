@@ -39,7 +39,7 @@ pub(super) fn check(
     if !wanted.is_empty() {
         let (drivers, settings) = machine::drivers_to_ask(cgroup_parent)?;
         let asked = Asked::start(given, &Wanted::These(wanted.clone()), &settings, drivers)?;
-        node.add_drivers(&asked.hear(machine::fingerprints(&asked.drivers, &wanted)));
+        node.add_drivers(&asked.hear(machine::fingerprints(&asked.drivers, &wanted, None)));
     }
     let lookup = |key: &str| node.lookup(key).map(str::to_owned);
     let unmet = parsed.job.unmet(&lookup).take(MOST_SAID).map(|(pos, why)| Diagnostic::new(pos, why));
@@ -52,5 +52,5 @@ pub(super) fn check(
 /// report its version.
 pub(super) async fn ask_drivers(job: &Job, machine: &Machine) -> BTreeMap<String, Fingerprint> {
     let wanted = wanted(job);
-    if wanted.is_empty() { BTreeMap::new() } else { machine::fingerprints(&machine.drivers, &wanted).await }
+    if wanted.is_empty() { BTreeMap::new() } else { machine::fingerprints(&machine.drivers, &wanted, None).await }
 }

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use tokio::process::{Child, Command};
+use tokio::sync::Mutex;
 
 use super::config::Reader;
 use super::failed;
@@ -17,7 +17,6 @@ use crate::cgroup::Regime;
 use crate::executor::Isolation;
 use crate::spec::{DriverConfig, HostIdSpace, LaunchSpec};
 use crate::sys::children;
-use crate::sys::lock::lock;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema;
 
@@ -70,19 +69,21 @@ fn is_executable(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
-/// The version of the JVM at a path, cached while the file does not change: it is asked every 30 s, and a JVM is slow to start.
-static KNOWN: Mutex<Option<(PathBuf, SystemTime, Version)>> = Mutex::new(None);
+/// The version of the JVM at a path, cached while the file does not change: it is asked every 30 s, and a JVM is slow to start. Who
+/// asks meanwhile waits for the one that was started.
+static KNOWN: Mutex<Option<(PathBuf, SystemTime, Version)>> = Mutex::const_new(None);
 
 async fn version(java: &Path) -> Result<Version, String> {
     let changed = std::fs::metadata(java).and_then(|m| m.modified()).map_err(|e| format!("{}: {e}", java.display()))?;
-    if let Some((path, time, version)) = &*lock(&KNOWN)
+    let mut known = KNOWN.lock().await;
+    if let Some((path, time, version)) = &*known
         && path == java
         && *time == changed
     {
         return Ok(version.clone());
     }
     let version = ask_version(java).await?;
-    *lock(&KNOWN) = Some((java.to_owned(), changed, version.clone()));
+    *known = Some((java.to_owned(), changed, version.clone()));
     Ok(version)
 }
 

@@ -196,6 +196,7 @@ impl Commands {
     /// # Errors
     /// As [`Commands::register`].
     pub async fn plan(&self, given: Map<String, Value>) -> Result<Planned, CommandError> {
+        self.core.hear(|_| true).await;
         let core = Arc::clone(&self.core);
         let place = PLANS.acquire().await.map_err(|error| CommandError::failed("cannot plan the job", error))?;
         let planned = crate::sys::task::spawn_blocking(move || {

@@ -33,7 +33,7 @@ impl Commands {
             core.engine.volume_plugins().withdraw(&volume.name);
         }
         volumes::restore(core).await?;
-        node::look(core).await?;
+        node::look(core, None).await?;
         core.begin_anew().await?;
         for watcher in [&core.deployments, &core.drain, &core.periodic] {
             watcher.notify_one();

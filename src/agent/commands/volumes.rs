@@ -305,7 +305,7 @@ impl Commands {
         let of = id.to_owned();
         let (index, ()) = self.change(move |_, change| Ok(change.delete_volume(&of)?)).await?;
         // A configured volume may have its name.
-        node::look(&self.core).await?;
+        node::look(&self.core, None).await?;
         Ok(index)
     }
 

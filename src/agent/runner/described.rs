@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::agent::engine::Described;
 use crate::agent::model::{
     CsiInfo, CsiNodeInfo, CsiTopology, DriverInfo, Eligibility, Node, NodeResources, NodeStatus, Stamp,
 };
@@ -21,12 +23,27 @@ pub struct Advertised {
     pub tls_enabled: bool,
 }
 
-/// As it is now.
-pub(super) async fn node(machine: &Arc<Machine>, advertised: &Advertised, plugins: &Arc<VolumePlugins>) -> Node {
-    let all: BTreeSet<String> = machine.drivers.keys().cloned().into_set();
-    let drivers = machine::fingerprints(&machine.drivers, &all).await;
+/// As it is now, without the drivers that do not answer within the patience.
+pub(super) async fn machine(
+    machine: &Arc<Machine>,
+    advertised: &Advertised,
+    plugins: &Arc<VolumePlugins>,
+    patience: Option<Duration>,
+) -> Described {
+    let mut late: BTreeSet<String> = machine.drivers.keys().cloned().into_set();
+    let drivers = machine::fingerprints(&machine.drivers, &late, patience).await;
+    late.retain(|name| !drivers.contains_key(name));
+    Described { node: node(machine, advertised, plugins, &drivers).await, late }
+}
+
+async fn node(
+    machine: &Arc<Machine>,
+    advertised: &Advertised,
+    plugins: &Arc<VolumePlugins>,
+    drivers: &BTreeMap<String, Fingerprint>,
+) -> Node {
     let mut seen = crate::alloc::Node::clone(&machine.node);
-    seen.add_drivers(&drivers);
+    seen.add_drivers(drivers);
     for (name, version) in plugins.versions().await {
         seen.attributes.insert(format!("plugins.host_volume.{name}.version"), version);
     }

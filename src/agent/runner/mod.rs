@@ -19,15 +19,15 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 
-use super::engine::{CheckState, Engine, OrderError, REPORTS, Report, Wanted};
-use super::model::{Allocation, Nanos, Node, ServiceRegistration};
+use super::engine::{CheckState, Described, Engine, OrderError, REPORTS, Report, Wanted};
+use super::model::{Allocation, Nanos, ServiceRegistration};
 use crate::spec::collections::{BTreeMap, BTreeSet};
 pub use described::Advertised;
 
 use crate::alloc::control::{Control, Served};
 use crate::alloc::{
-    Alloc, AllocPort, Assignment, CleanupError, Machine, Means, Record, RestoreError, SetupError, Stop, VolumePlugins,
-    chain, machine,
+    Alloc, AllocPort, Assignment, CleanupError, Machine, Means, Node, Record, RestoreError, SetupError, Stop,
+    VolumePlugins, chain, machine,
 };
 use crate::csi::{Plugins, SecretsOf};
 use crate::driver::KeptOutput;
@@ -44,6 +44,8 @@ const LAST_RELEASE: Duration = Duration::from_secs(30);
 pub struct Runner {
     machine: Arc<Machine>,
     advertised: Advertised,
+    /// What allocations that start now get to know of the machine, shared by them.
+    node: Mutex<Arc<Node>>,
     volumes: Arc<VolumePlugins>,
     secrets: Arc<SecretsOf<'static>>,
     reports: mpsc::Sender<Report>,
@@ -95,6 +97,7 @@ impl Runner {
         let (reports, receiver) = mpsc::channel(REPORTS);
         let runner = Runner {
             served: Served::by_agent(&machine.data_dir),
+            node: Mutex::new(Arc::clone(&machine.node)),
             machine,
             advertised,
             volumes,
@@ -213,7 +216,7 @@ impl Runner {
                 Ok(alloc) => {
                     alloc.control().update(&wanted.job);
                     let alloc = alloc.with_payload(&wanted.payload).with_parent(&wanted.version.parent_id);
-                    return Ok(alloc.with_meta(&wanted.meta).with_csi(wanted.csi.clone()).after(previous));
+                    return Ok(alloc.with_node(self.node_of(wanted)).with_csi(wanted.csi.clone()).after(previous));
                 }
                 Err(RestoreError::NeverMade(_)) => self.clean(record).await,
                 Err(error) => {
@@ -230,9 +233,18 @@ impl Runner {
         Ok(Alloc::new(&self.machine, &wanted.job, assignment)
             .with_payload(&wanted.payload)
             .with_parent(&wanted.version.parent_id)
-            .with_meta(&wanted.meta)
+            .with_node(self.node_of(wanted))
             .with_csi(wanted.csi.clone())
             .after(previous))
+    }
+
+    fn node_of(&self, wanted: &Wanted) -> Arc<Node> {
+        let mut node = lock(&self.node);
+        if node.attributes != wanted.attributes || node.meta != wanted.meta {
+            let (attributes, meta) = (wanted.attributes.clone(), wanted.meta.clone());
+            *node = Arc::new(Node { attributes, meta, ..Node::clone(&node) });
+        }
+        Arc::clone(&node)
     }
 
     /// Removes everything that a record lists.
@@ -604,8 +616,8 @@ impl Engine for Arc<Runner> {
         tasks.filter_map(wrong).collect()
     }
 
-    async fn node(&self) -> Node {
-        described::node(&self.machine, &self.advertised, &self.volumes).await
+    async fn describe(&self, patience: Option<Duration>) -> Described {
+        described::machine(&self.machine, &self.advertised, &self.volumes, patience).await
     }
 
     fn volume_plugins(&self) -> Arc<VolumePlugins> {

@@ -49,3 +49,25 @@ async fn f7_what_cannot_be_restored_keeps_nothing_from_its_replacement() {
     life.await.unwrap();
     crate::alloc::release(&data_dir).unwrap();
 }
+
+#[tokio::test]
+async fn a_driver_that_does_not_answer_in_time_is_described_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let data_dir = dir.path().canonicalize().unwrap();
+    let driver = FakeDriver::new(&[]);
+    let machine = Arc::new(fake::machine(&data_dir, &driver, Owner::Agent));
+    let volumes = VolumePlugins::new(&data_dir, None, None, HostVolumes::default());
+    let secrets = Arc::new(|_: &str, _: &VolumeId| Secrets::default());
+    let (runner, _reports) = Runner::new(machine, Advertised::default(), volumes, secrets).unwrap();
+    driver.answers.send_replace(false);
+    let Described { node, late } = runner.describe(Some(Duration::ZERO)).await;
+    assert_eq!((node.drivers.len(), late), (0, ["fake".to_owned()].into()));
+    assert!(!node.attributes.contains_key("driver.fake"));
+    driver.answers.send_replace(true);
+    let Described { node, late } = runner.describe(None).await;
+    assert!(node.drivers["fake"].healthy && late.is_empty());
+    assert_eq!(node.attributes["driver.fake"], "1");
+    // One that answers at once needs no patience.
+    let Described { late, .. } = runner.describe(Some(Duration::from_mins(1))).await;
+    assert!(late.is_empty());
+}

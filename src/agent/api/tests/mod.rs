@@ -21,9 +21,9 @@ use tokio::task::JoinSet;
 use tokio_stream::StreamExt as _;
 
 use super::{About, Allowed, Api, Process, Security, Upgrade};
-use crate::agent::engine::{CheckState, Engine, OrderError, Wanted};
+use crate::agent::engine::{CheckState, Described, Engine, OrderError, Wanted};
 use crate::agent::fake::FakeEngine;
-use crate::agent::model::{Nanos, Node, Role, Secret, Token};
+use crate::agent::model::{Nanos, Role, Secret, Token};
 use crate::agent::state::State;
 use crate::agent::{Agent, Working};
 use crate::executor::{ExecRequests, ExecResponses};
@@ -109,8 +109,8 @@ impl Engine for Wired {
     fn validate(&self, job: &Job) -> Vec<String> {
         self.fake.validate(job)
     }
-    async fn node(&self) -> Node {
-        self.fake.node().await
+    async fn describe(&self, patience: Option<Duration>) -> Described {
+        self.fake.describe(patience).await
     }
     fn csi_plugins(&self) -> Arc<crate::csi::Plugins> {
         self.fake.csi_plugins()
