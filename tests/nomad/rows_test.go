@@ -517,6 +517,12 @@ func dead(prefix string) func(*side) bool {
 	}
 }
 
+// autopilot waits until the server's own look at itself, every few seconds, was in time: on a busy machine one may not be.
+func autopilot(s *side) bool {
+	var health struct{ Healthy bool }
+	return s.get("/v1/operator/autopilot/health", &health) == nil && health.Healthy
+}
+
 // evaluated waits until an evaluation of a job has said what it lacks.
 func evaluated(job string) func(*side) bool {
 	return func(s *side) bool {
@@ -852,7 +858,7 @@ var rows = []row{
 	{command: "operator snapshot restore saved.snap"},
 	{command: "operator debug -duration 1s -interval 1s -output .", but: "there is no Raft and no profile"},
 	{command: "operator utilization", status: 1},
-	{command: "operator autopilot health", but: "there is no Raft"},
+	{command: "operator autopilot health", but: "there is no Raft", wait: autopilot},
 	{command: "license get", status: 1},
 	{command: "quota list", status: 1},
 	{command: "plugin status"},
