@@ -189,10 +189,10 @@ fn check_beside(place: &Place, state: &Path) -> anyhow::Result<()> {
 }
 
 /// Makes the state know the allocations that an earlier agent left, with their jobs.
-async fn adopt(state: &State, runner: &Arc<Runner>, node: &alloc::Node) -> anyhow::Result<()> {
-    let (found, node) = (runner.adoptable(), (node.id.clone(), node.name.clone()));
+async fn adopt(state: &State, runner: &Arc<Runner>, node: Arc<alloc::Node>) -> anyhow::Result<()> {
+    let found = runner.adoptable();
     let now = Nanos::of(std::time::SystemTime::now());
-    let (_, done) = state.change(move |change| change.adopt_records(found, (&node.0, &node.1), now)).await?;
+    let (_, done) = state.change(move |change| change.adopt_records(found, (&node.id, &node.name), now)).await?;
     for key in &done.jobs {
         tracing::info!(namespace = key.namespace, job = key.id, "a job was made again from its allocations");
     }
@@ -277,7 +277,7 @@ impl Serving {
             .context("cannot look for allocations of the last agent")?;
         alloc::control::serve(&sockets.path, runner.served())?;
         if args.adopt_records {
-            adopt(&state, &runner, &machine.node)
+            adopt(&state, &runner, Arc::clone(&machine.node))
                 .await
                 .context("cannot adopt the allocations of the data directory")?;
         }
