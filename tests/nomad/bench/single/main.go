@@ -77,8 +77,8 @@ var rows = []row{
 // untilIdle is after the last start of a task: what it has led to is over by then, on both sides.
 const untilIdle = time.Minute
 
-// untilRest is after the last of many cycles: ours looks at the machine every 30 s, and gives back after that what it does not need.
-const untilRest = 40 * time.Second
+// aRest is more than the 30 s between two looks of ours at the machine: each maps pages of the program which are given back soon after.
+const aRest = 40 * time.Second
 
 // maxStockCycles is how many cycles Nomad's agent does at most: each takes it more than a second.
 const maxStockCycles = 500
@@ -301,12 +301,10 @@ func (s side) measure(o options, f *figures) error {
 			return err
 		}
 		if n == o.cycles/10 {
-			time.Sleep(untilRest)
-			rss, descriptors = settled(s.rss), settled(s.descriptors)
+			rss, descriptors = atRest(s.rss), settled(s.descriptors)
 		}
 	}
-	time.Sleep(untilRest)
-	f.RSSDrift = 100 * float64(settled(s.rss)-rss) / float64(rss)
+	f.RSSDrift = 100 * float64(atRest(s.rss)-rss) / float64(rss)
 	f.FDDrift = 100 * float64(settled(s.descriptors)-descriptors) / float64(descriptors)
 
 	if err := s.put("/v1/jobs", job("many", o.tasks)); err != nil {
@@ -352,6 +350,16 @@ func settled(read func() int) int {
 		}
 	}
 	return last
+}
+
+// atRest is the least of the looks of a rest, one each second.
+func atRest(read func() int) int {
+	least := read()
+	for until := time.Now().Add(aRest); time.Now().Before(until); {
+		time.Sleep(time.Second)
+		least = min(least, read())
+	}
+	return least
 }
 
 func (s side) isReady() bool {
