@@ -148,6 +148,8 @@ type row struct {
 	json bool
 	// until: the command goes on until it has said this, and is interrupted then.
 	until string
+	// held: its input stays open. A real agent which has refused a session does not say why if the end of the input arrives just then.
+	held bool
 }
 
 // isOf says whether it gives this command.
@@ -236,6 +238,11 @@ func (s *side) ask(row row) (answer, error) {
 	command.Dir = s.dir
 	var out bytes.Buffer
 	command.Stdout, command.Stderr = &out, &out
+	if row.held {
+		if _, err := command.StdinPipe(); err != nil {
+			return answer{}, err
+		}
+	}
 	if row.until != "" {
 		said := &interrupter{text: row.until, at: &out, stop: func() { command.Process.Signal(os.Interrupt) }} //nolint:errcheck // it may have ended
 		command.Stdout, command.Stderr = said, said
@@ -642,7 +649,7 @@ var rows = []row{
 	{command: "job run -detach act.hcl"},
 	{command: "job action -job act -group g -task t hi", status: 3, wait: healthy("act", 0, 1)},
 	{command: "job action -job act -group g -task t well"},
-	{command: "job action -job act -group g -task t nosuch", status: 1},
+	{command: "job action -job act -group g -task t nosuch", status: 1, held: true},
 	{command: "job action -job nosuch -group g -task t hi", status: 1},
 	{command: "scaling policy list -job act"},
 	{command: "scaling policy info {policy:act}"},
@@ -720,7 +727,7 @@ var rows = []row{
 	{command: "job run batch.hcl"},
 	{command: "job status batch", wait: status("batch", "complete", 1)},
 	{command: "alloc status {alloc:batch}"},
-	{command: "alloc exec {alloc:batch} /bin/true", status: 1},
+	{command: "alloc exec {alloc:batch} /bin/true", status: 1, held: true},
 	{command: "alloc restart {alloc:batch}", status: 1, but: "one message for any task that is not running"},
 	{command: "alloc signal {alloc:batch}", status: 1, but: "one message for any task that is not running"},
 	{command: "job run -detach fails.hcl"},
