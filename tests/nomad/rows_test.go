@@ -885,7 +885,7 @@ var rows = []row{
 	{command: "operator api /v1/services", json: true},
 	{command: "operator api /v1/service/web", json: true},
 	{command: "job stop sys"},
-	{command: "job status sys"},
+	{command: "job status sys", wait: status("sys", "complete", 1)},
 	{command: "job start sys"},
 	{command: "job stop nosuch", status: 1},
 	{command: "job stop -purge batch"},
