@@ -47,6 +47,9 @@ const TAKING_UP: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_mins(2);
 /// The same before another program takes over: whoever connects waits meanwhile.
 const HANDING_OVER: Duration = Duration::from_secs(5);
+/// Threads for blocking calls that had nothing to do for this time end: before what a look needed is released, since their end
+/// would need some of it again.
+const THREADS_REST: Duration = Duration::from_secs(1);
 /// How long open sessions have to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
 /// How long signals that have come may take until they are read.
@@ -55,10 +58,16 @@ const HEARD: Duration = Duration::from_millis(1);
 const COPIES: u32 = 3;
 
 pub(super) fn run(args: &AgentArgs) -> anyhow::Result<i32> {
+    sys::pages::share_heap();
     let lines = log::start(args.log_level);
     let program = Program::own();
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_all().thread_stack_size(THREAD_STACK).build().context("cannot start")?;
+    let runtime = builder
+        .enable_all()
+        .thread_stack_size(THREAD_STACK)
+        .thread_keep_alive(THREADS_REST)
+        .build()
+        .context("cannot start")?;
     let ended: anyhow::Result<Option<Vec<OwnedFd>>> = crate::sys::task::block_on(&runtime, async {
         let mut signals = Signals::catch_with(&[libc::SIGUSR2]).context("cannot catch signals")?;
         // The memory of this process contains secrets of others, such as tokens: no debugger of another process may read them.
