@@ -78,7 +78,11 @@ var rows = []row{
 const untilIdle = time.Minute
 
 // aRest is more than the 30 s between two looks of ours at the machine: each maps pages of the program which are given back soon after.
-const aRest = 40 * time.Second
+const aRest = 35 * time.Second
+
+// rests is how many rests memory is read at for its drift, a hundredth of the cycles apart: where free memory lies within pages changes
+// with each cycle, and a single rest says no more than where that was.
+const rests = 4
 
 // maxStockCycles is how many cycles Nomad's agent does at most: each takes it more than a second.
 const maxStockCycles = 500
@@ -295,17 +299,24 @@ func (s side) measure(o options, f *figures) error {
 	f.Start = median(times)
 	f.StartP95 = times[len(times)*95/100]
 
-	var rss, descriptors int
+	var rss, descriptors [2]int
 	for n := range o.cycles {
 		if _, err := s.cycle(fmt.Sprintf("cycle-%d", n)); err != nil {
 			return err
 		}
-		if n == o.cycles/10 {
-			rss, descriptors = atRest(s.rss), settled(s.descriptors)
+		for i, end := range []int{o.cycles / 10, o.cycles} {
+			left, apart := end-1-n, max(o.cycles/100, 1)
+			if left < 0 || left%apart != 0 || left/apart >= rests {
+				continue
+			}
+			if now := atRest(s.rss); rss[i] == 0 || now < rss[i] {
+				rss[i] = now
+			}
+			descriptors[i] = settled(s.descriptors)
 		}
 	}
-	f.RSSDrift = 100 * float64(atRest(s.rss)-rss) / float64(rss)
-	f.FDDrift = 100 * float64(settled(s.descriptors)-descriptors) / float64(descriptors)
+	f.RSSDrift = growth(rss)
+	f.FDDrift = growth(descriptors)
 
 	if err := s.put("/v1/jobs", job("many", o.tasks)); err != nil {
 		return err
@@ -351,6 +362,9 @@ func settled(read func() int) int {
 	}
 	return last
 }
+
+// growth is that from the first to the second, in percent.
+func growth(of [2]int) float64 { return 100 * float64(of[1]-of[0]) / float64(of[0]) }
 
 // atRest is the least of the looks of a rest, one each second.
 func atRest(read func() int) int {
