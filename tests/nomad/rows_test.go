@@ -150,6 +150,8 @@ type row struct {
 	until string
 	// held: its input stays open. A real agent which has refused a session does not say why if the end of the input arrives just then.
 	held bool
+	// busy: the agent is asked something again and again meanwhile. One that has nothing to do may have nothing to log for minutes.
+	busy bool
 }
 
 // isOf says whether it gives this command.
@@ -248,7 +250,12 @@ func (s *side) ask(row row) (answer, error) {
 		command.Stdout, command.Stderr = said, said
 	}
 	timer := time.AfterFunc(agent.Patience, func() { command.Process.Kill() }) //nolint:errcheck // it may be gone
+	ended := make(chan struct{})
+	if row.busy {
+		go s.bother(ended)
+	}
 	err := command.Run()
+	close(ended)
 	timer.Stop()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -267,6 +274,19 @@ func (s *side) ask(row row) (answer, error) {
 		a.text = strings.Join(slices.Compact(lines), "\n")
 	}
 	return a, nil
+}
+
+// bother asks for what costs little, until the end.
+func (s *side) bother(ended <-chan struct{}) {
+	for {
+		select {
+		case <-ended:
+			return
+		case <-time.After(100 * time.Millisecond):
+			var leader string
+			s.get("/v1/status/leader", &leader) //nolint:errcheck // it is asked again
+		}
+	}
 }
 
 // interrupter interrupts whoever writes a text. What it writes then does not count.
@@ -802,7 +822,7 @@ var rows = []row{
 	{command: "server force-leave nosuch", but: "refused: the agent is the only server and the only node"},
 	{command: "monitor -log-level nosuch", status: 1},
 	{command: "monitor -node-id nosuch", status: 1, but: "an argument that is not an ID is not found"},
-	{command: "monitor -log-level debug", until: "\n", but: "the messages are the agent's own"},
+	{command: "monitor -log-level debug", until: "\n", busy: true, but: "the messages are the agent's own"},
 	{command: "agent-info -json", json: true, but: "no configuration of Raft, Serf, Consul, Vault, RPC and telemetry"},
 	{command: "agent-info", but: "there is no Raft and no Serf"},
 	{command: "namespace list"},
