@@ -61,9 +61,7 @@ pub(super) fn run(args: &AgentArgs) -> anyhow::Result<i32> {
     sys::pages::share_heap();
     let lines = log::start(args.log_level);
     let program = Program::own();
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder
-        .enable_all()
+    let runtime = sys::pages::event_loop()
         .thread_stack_size(THREAD_STACK)
         .thread_keep_alive(THREADS_REST)
         .build()

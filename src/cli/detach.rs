@@ -172,9 +172,6 @@ pub(super) async fn report(
             rustix::stdio::dup2_stderr(&null)?;
         }
     }
-    crate::sys::task::spawn(async {
-        tokio::time::sleep(STARTED).await;
-        sys::pages::rest();
-    });
+    crate::sys::task::spawn(sys::pages::rest_after(STARTED));
     Ok(())
 }

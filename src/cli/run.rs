@@ -56,8 +56,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
     if args.detach && !args.supervise && !args.dry_run {
         return detach::start(args);
     }
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_all().thread_stack_size(THREAD_STACK).build().context("cannot start")?;
+    let runtime = crate::sys::pages::event_loop().thread_stack_size(THREAD_STACK).build().context("cannot start")?;
     let status = crate::sys::task::block_on(&runtime, async {
         let signals = Signals::catch().context("cannot catch signals")?;
         let mut early = Early { signals, began: Instant::now(), timeout: args.timeout };

@@ -14,7 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 
 pub use driver::{driver_main, serve_driver};
 
@@ -46,7 +46,7 @@ const fn table(role: Role) -> Run {
 
 /// The runtime of a role that serves.
 fn runtime() -> io::Result<Runtime> {
-    Builder::new_current_thread().enable_all().max_io_events_per_tick(EVENTS).build()
+    sys::pages::event_loop().max_io_events_per_tick(EVENTS).build()
 }
 
 /// The `agentbin` program: a role or a driver plugin if this process was started as one, else the command line. Never returns.

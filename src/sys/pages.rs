@@ -6,8 +6,10 @@ use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+
+use tokio::runtime::Builder;
 
 /// Zeroed private pages outside the heap: an allocator would keep large freed blocks, munmap returns them to the kernel. Pages that
 /// were never touched use no memory.
@@ -133,10 +135,32 @@ pub fn rest() {
     }
 }
 
-/// Does so once after this time, and never ends: beside what else is waited for.
+/// Whether the event loop of this process rests when it has nothing to do, and whether it is to do so the next time.
+static RESTS: AtomicBool = AtomicBool::new(false);
+static IS_DUE: AtomicBool = AtomicBool::new(false);
+
+/// An event loop in the calling thread, which can [`rest_after`] a time as the last it does before it waits: what of the program its way
+/// there needs would be mapped again otherwise, a megabyte and more.
+pub(crate) fn event_loop() -> Builder {
+    RESTS.store(true, Ordering::Relaxed);
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().on_thread_park(|| {
+        if IS_DUE.swap(false, Ordering::Relaxed) {
+            rest();
+        }
+    });
+    builder
+}
+
+/// [Rests](rest) once after this time, and never ends: beside what else is waited for. An [`event_loop`] does so when it has nothing else
+/// to do; another runtime, of a program that embeds this library, at once.
 pub(crate) async fn rest_after(time: Duration) -> Infallible {
     tokio::time::sleep(time).await;
-    rest();
+    if RESTS.load(Ordering::Relaxed) {
+        IS_DUE.store(true, Ordering::Relaxed);
+    } else {
+        rest();
+    }
     std::future::pending().await
 }
 
@@ -177,7 +201,6 @@ unsafe extern "C" fn note(object: *mut libc::dl_phdr_info, _: libc::size_t, rang
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt as _;
-    use std::sync::atomic::Ordering;
 
     use super::*;
 
@@ -218,8 +241,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_program_goes_on_after_its_rest() {
+    /// How much of the program is mapped once all of it was used, and after `work`, in KiB.
+    fn mapped_before_and_after(work: impl FnOnce()) -> (usize, usize) {
         let ranges = constant();
         // The counters of /proc/self/status lag behind by thousands of pages, as each thread keeps a part of them (proc(5)).
         let resident = || {
@@ -234,9 +257,32 @@ mod tests {
             // SAFETY: a byte of a mapped page of this program.
             std::hint::black_box(unsafe { *(page as *const u8) });
         }
-        rest();
-        let (after, total) = (resident(), ranges.iter().map(|range| range.len() / 1024).sum::<usize>());
-        assert!(after < total / 2, "{after} of {total} KiB are still mapped");
+        work();
+        (ranges.iter().map(|range| range.len() / 1024).sum(), resident())
+    }
+
+    #[test]
+    fn a_program_goes_on_after_its_rest() {
+        let (before, after) = mapped_before_and_after(rest);
+        assert!(after < before / 2, "{after} of {before} KiB are still mapped");
+    }
+
+    #[test]
+    fn an_event_loop_rests_when_nothing_else_is_to_be_done() {
+        let work = || {
+            let runtime = event_loop().build().unwrap();
+            runtime.block_on(async {
+                tokio::select! {
+                    never = rest_after(Duration::from_millis(1)) => match never {},
+                    () = async {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                        assert!(!IS_DUE.load(Ordering::Relaxed), "the loop has waited");
+                    } => {}
+                }
+            });
+        };
+        let (before, after) = mapped_before_and_after(work);
+        assert!(after < before / 2, "{after} of {before} KiB are still mapped");
     }
 
     #[test]
