@@ -1,12 +1,13 @@
 //! Memory outside the heap: anonymous memory, which is returned to the kernel when it is dropped, or a file's, which outlives the
 //! process.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::runtime::Builder;
@@ -135,17 +136,27 @@ pub fn rest() {
     }
 }
 
-/// Whether the event loop of this process rests when it has nothing to do, and whether it is to do so the next time.
-static RESTS: AtomicBool = AtomicBool::new(false);
-static IS_DUE: AtomicBool = AtomicBool::new(false);
+/// What the event loop of a thread does before it waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BeforeWaiting {
+    /// It is not one of [`event_loop`].
+    Unknown,
+    Nothing,
+    Rest,
+}
 
-/// An event loop in the calling thread, which can [`rest_after`] a time as the last it does before it waits: what of the program its way
-/// there needs would be mapped again otherwise, a megabyte and more.
+thread_local! {
+    static BEFORE_WAITING: Cell<BeforeWaiting> = const { Cell::new(BeforeWaiting::Unknown) };
+}
+
+/// An event loop for the calling thread, which can [`rest_after`] a time as the last it does before it waits: what of the program its
+/// way there needs would be mapped again otherwise, a megabyte and more.
 pub(crate) fn event_loop() -> Builder {
-    RESTS.store(true, Ordering::Relaxed);
+    BEFORE_WAITING.set(BeforeWaiting::Nothing);
     let mut builder = Builder::new_current_thread();
     builder.enable_all().on_thread_park(|| {
-        if IS_DUE.swap(false, Ordering::Relaxed) {
+        if BEFORE_WAITING.get() == BeforeWaiting::Rest {
+            BEFORE_WAITING.set(BeforeWaiting::Nothing);
             rest();
         }
     });
@@ -156,10 +167,10 @@ pub(crate) fn event_loop() -> Builder {
 /// to do; another runtime, of a program that embeds this library, at once.
 pub(crate) async fn rest_after(time: Duration) -> Infallible {
     tokio::time::sleep(time).await;
-    if RESTS.load(Ordering::Relaxed) {
-        IS_DUE.store(true, Ordering::Relaxed);
-    } else {
+    if BEFORE_WAITING.get() == BeforeWaiting::Unknown {
         rest();
+    } else {
+        BEFORE_WAITING.set(BeforeWaiting::Rest);
     }
     std::future::pending().await
 }
@@ -201,8 +212,14 @@ unsafe extern "C" fn note(object: *mut libc::dl_phdr_info, _: libc::size_t, rang
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt as _;
+    use std::sync::Mutex;
+    use std::sync::atomic::Ordering;
+    use std::task::Poll;
 
     use super::*;
+
+    /// Held while all of the program is mapped and released: another test that does so would map it again.
+    static MAPPING: Mutex<()> = Mutex::new(());
 
     #[test]
     fn what_is_stored_in_a_mapped_file_is_in_the_file() {
@@ -243,6 +260,7 @@ mod tests {
 
     /// How much of the program is mapped once all of it was used, and after `work`, in KiB.
     fn mapped_before_and_after(work: impl FnOnce()) -> (usize, usize) {
+        let _alone = MAPPING.lock();
         let ranges = constant();
         // The counters of /proc/self/status lag behind by thousands of pages, as each thread keeps a part of them (proc(5)).
         let resident = || {
@@ -272,13 +290,15 @@ mod tests {
         let work = || {
             let runtime = event_loop().build().unwrap();
             runtime.block_on(async {
-                tokio::select! {
-                    never = rest_after(Duration::from_millis(1)) => match never {},
-                    () = async {
-                        tokio::time::sleep(Duration::from_millis(5)).await;
-                        assert!(!IS_DUE.load(Ordering::Relaxed), "the loop has waited");
-                    } => {}
-                }
+                let mut resting = std::pin::pin!(rest_after(Duration::from_millis(1)));
+                std::future::poll_fn(|context| match resting.as_mut().poll(context) {
+                    Poll::Ready(never) => match never {},
+                    Poll::Pending if BEFORE_WAITING.get() == BeforeWaiting::Rest => Poll::Ready(()),
+                    Poll::Pending => Poll::Pending,
+                })
+                .await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                assert_eq!(BEFORE_WAITING.get(), BeforeWaiting::Nothing, "the loop has waited");
             });
         };
         let (before, after) = mapped_before_and_after(work);
