@@ -120,6 +120,46 @@ fn tasks_outlive_the_agent_however_it_ends() {
     agent.wind_up();
 }
 
+/// The agent executes itself once more for a heap without caches: with the same process, name and file, also after another agent has
+/// handed over to it, and what it starts has the environment that somebody gave to the agent.
+#[test]
+fn n8_the_heap_of_the_agent_is_its_own_matter() {
+    need_root!();
+    for given in [None, Some("glibc.malloc.perturb=0")] {
+        let world = World::new();
+        let mut start = command(&world);
+        start.env_remove("GLIBC_TUNABLES");
+        start.envs(given.map(|given| ("GLIBC_TUNABLES", given)));
+        let agent = Agent::start_command(&world, &mut start);
+        let pid = agent.child.id();
+        let has_small_heap = || {
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+            // glibc ends each setting that it has read.
+            let mut entries = environment.split(|byte| *byte == 0);
+            entries.any(|entry| entry.ends_with(b"glibc.malloc.tcache_count=0"))
+        };
+        for name in ["first", "handed-over"] {
+            assert!(has_small_heap());
+            assert_eq!(std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap(), "agentbin\n");
+            let script = format!("env | grep -e GLIBC_TUNABLES -e AGENTBIN_HEAP; {WAITS}");
+            agent.register(&job(name, "service", &script, json!({})));
+            let alloc = agent.alloc(name, "running", "");
+            let text = agent.until("the environment is told", || {
+                Some(said(&agent, &alloc, "t")).filter(|text| text.ends_with("up\n"))
+            });
+            assert_eq!(text, given.map_or("up\n".into(), |given| format!("GLIBC_TUNABLES={given}\nup\n")));
+            if name == "first" {
+                assert_eq!(agent.ask("PUT", "/v1/agentbin/upgrade", "").0, 200, "{}", agent.log());
+                agent.until("it has handed over", || {
+                    Some(()).filter(|()| has_taken_over(pid) && agent.get("/v1/status/leader").is_string())
+                });
+            }
+            agent.json("DELETE", &format!("/v1/job/{name}?purge=true"), &Value::Null);
+        }
+        agent.wind_up();
+    }
+}
+
 /// The state is lost while tasks run, one has ended and a job was stopped: with `--adopt-records` all of it goes on.
 #[test]
 fn n8_without_its_state_an_agent_goes_on_with_the_records() {

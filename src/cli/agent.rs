@@ -58,7 +58,9 @@ const HEARD: Duration = Duration::from_millis(1);
 const COPIES: u32 = 3;
 
 pub(super) fn run(args: &AgentArgs) -> anyhow::Result<i32> {
-    sys::pages::share_heap();
+    if !args.check {
+        sys::heap::keep_small();
+    }
     let lines = log::start(args.log_level);
     let program = Program::own();
     let runtime = sys::pages::event_loop()

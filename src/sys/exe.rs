@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Access, Advice, AtFlags, CWD, MemfdFlags, Mode, OFlags, fadvise};
 
-const PATH: &str = "/proc/self/exe";
+pub(super) const PATH: &str = "/proc/self/exe";
 
 static OWN: OnceLock<OwnedFd> = OnceLock::new();
 

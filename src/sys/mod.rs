@@ -8,6 +8,7 @@ pub mod children;
 pub mod crypto;
 pub mod exe;
 pub mod features;
+pub(crate) mod heap;
 pub mod interfaces;
 pub mod listeners;
 pub mod lock;

@@ -107,18 +107,6 @@ impl Deref for Words {
     }
 }
 
-/// Lets all threads allocate from one heap, for a process whose threads work one at a time: each further heap would keep pages of its
-/// own for what little its threads leave. To be called before there are threads.
-///
-/// `mallopt(3)`: a C library without such heaps is left as it is.
-pub(crate) fn share_heap() {
-    // SAFETY: takes numbers; glibc locks its own state.
-    #[cfg(target_env = "gnu")]
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1);
-    }
-}
-
 /// Releases memory that was only needed for a while: free heap, and the mapped pages of this program's code and constants, which are
 /// mapped again from the page cache when they are used. An idle process then only holds pages that it wrote.
 ///
