@@ -1,10 +1,11 @@
-//! What the engine reports becomes the allocations' state, some milliseconds' reports in one change, and what follows from it:
-//! evaluations of jobs whose allocations failed, successors that may start, others that waited for what is free now.
+//! What the engine reports becomes the allocations' state, and what follows from it: evaluations of jobs whose allocations failed,
+//! successors that may start, others that waited for what is free now.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
 
 use super::core::{Core, key, now};
 use super::engine::Report;
@@ -17,6 +18,8 @@ use crate::sys::lock::lock;
 
 /// Allocations of one change.
 const MOST: usize = 256;
+/// How long news of tasks that are being prepared wait: mostly the next is that they run, which is kept at once.
+const PREPARING: Duration = Duration::from_millis(25);
 /// When a change is tried again that could not be kept.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -24,11 +27,19 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub(super) async fn run(core: Arc<Core>, mut reports: mpsc::Receiver<Report>) {
     let mut batch: BTreeMap<String, Report> = BTreeMap::new();
     while let Some(first) = reports.recv().await {
-        batch.insert(first.id.clone(), first);
-        // Those that came while the last ones were kept.
-        while batch.len() < MOST {
-            let Ok(report) = reports.try_recv() else { break };
+        let until = Instant::now() + PREPARING;
+        let (mut next, mut is_urgent) = (Some(first), false);
+        while let Some(report) = next {
+            is_urgent |= report.client_status != ClientStatus::Pending;
             batch.insert(report.id.clone(), report);
+            next = if batch.len() == MOST {
+                None
+            } else if is_urgent {
+                // Those that came while the last ones were kept.
+                reports.try_recv().ok()
+            } else {
+                timeout_at(until, reports.recv()).await.ok().flatten()
+            };
         }
         // What cannot be kept now is not lost: the engine waits meanwhile.
         while let Err(error) = take(&core, batch.clone()).await {
@@ -48,7 +59,7 @@ struct Followed {
 
 async fn take(core: &Arc<Core>, batch: BTreeMap<String, Report>) -> Result<(), StateError> {
     let shared = Arc::clone(core);
-    let (index, followed) = core.state.change_soon(move |change| keep(&shared, change, batch)).await?;
+    let (index, followed) = core.state.change(move |change| keep(&shared, change, batch)).await?;
     for alloc in &followed.ended {
         lock(&core.ports).add(alloc);
         for successor in core.successors(&alloc.id) {

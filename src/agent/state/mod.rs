@@ -157,7 +157,7 @@ impl State {
         typed(self.submit(false, untyped(f)))
     }
 
-    /// As [`State::change`], for frequent changes that are not urgent, such as the states of tasks: it waits some milliseconds
+    /// As [`State::change`], for frequent changes that are not urgent, such as registrations of services: it waits some milliseconds
     /// for others to be committed with it.
     ///
     /// # Errors
