@@ -21,12 +21,15 @@ use drivers::{World, output, program};
 use harness::{block_on, children, eventually, is_alive, run, tests};
 use serde_json::json;
 
-/// Rows that may be open at each level; any other that is names itself. `default` shares the network, as Nomad does when
-/// the job asks for none, and the user namespace; `nomad` is as open as Nomad's driver.
-const MAY_BE_OPEN: [(&str, &[&str]); 3] = [
-    ("strict", &[]),
-    ("default", &["I15", "I17"]),
+/// Rows that may be open to a user's task at each level; any other that is names itself. `default` shares the network, as Nomad does
+/// when the job asks for none, and the user namespace; `nomad` is as open as Nomad's driver. Root is root.
+const MAY_BE_OPEN: [(&str, &str, &[&str]); 5] = [
+    ("nobody", "strict", &[]),
+    ("nobody", "default", &["I15", "I17"]),
+    ("root", "strict", &["I01", "I02", "I05", "I06", "I07", "I41", "I68", "I69"]),
+    ("root", "default", &["I01", "I02", "I05", "I06", "I07", "I15", "I17", "I41", "I68", "I69"]),
     (
+        "nobody",
         "nomad",
         &[
             "I04", "I05", "I06", "I07", "I08", "I09", "I10", "I14", "I15", "I16", "I17", "I21", "I22", "I23", "I27",
@@ -117,15 +120,16 @@ fn host() -> String {
 fn n9_the_probe_of_each_level_holds_what_it_promises() {
     block_on(async {
         let world = World::apart();
-        for (level, may_be_open) in MAY_BE_OPEN {
+        for (user, level, may_be_open) in MAY_BE_OPEN {
             let mut task = world.task(&in_task(), &["isolation-probe", &host()]);
+            task.user = user.into();
             task.config.values.insert("isolation".into(), level.into());
             let report: Report = serde_json::from_str(&world.stdout(&world.exec, &task).await).unwrap();
-            println!("level {level}: {} of {}", score(&report), ROWS.len());
+            println!("{user}, level {level}: {} of {}", score(&report), ROWS.len());
             assert_eq!(report.len(), ROWS.len());
             let open = report.iter().filter(|(id, seen)| !seen.pass && !may_be_open.contains(&id.as_str()));
             let open: Vec<_> = open.map(|(id, seen)| format!("{id}: {}", seen.value)).collect();
-            assert!(open.is_empty(), "open at level {level}: {open:?}");
+            assert!(open.is_empty(), "open to {user} at level {level}: {open:?}");
         }
     });
 }
