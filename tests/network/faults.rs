@@ -130,7 +130,7 @@ esac
     /// iptables, which it does a moment after they have changed.
     fn point(&self, nth: usize, fault: &str, before: &BTreeSet<String>) -> bool {
         let (hit, calls) = self.run(nth, fault);
-        assert!(hit != "" || calls < nth, "call {nth} of {calls} is not seen");
+        assert!(!hit.is_empty() || calls < nth, "call {nth} of {calls} is not seen");
         self.site.gc();
         // A namespace's interfaces go a moment after it.
         let deadline = Instant::now() + seconds(20);
@@ -150,7 +150,7 @@ esac
         }
         assert_eq!(self.site.world.allocations(), 0, "{fault} of call {nth}, {hit}");
         assert_eq!(self.site.connections(), BTreeSet::new(), "{fault} of call {nth}, {hit}");
-        hit != ""
+        !hit.is_empty()
     }
 }
 
