@@ -150,11 +150,18 @@ fn d90(lab: &mut Lab) -> Verdict {
 }
 
 /// Taken off when it is dropped.
-struct Instead(PathBuf);
+struct Instead {
+    place: PathBuf,
+    /// Whether the file below was made for it.
+    is_ours: bool,
+}
 
 impl Drop for Instead {
     fn drop(&mut self) {
-        nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH).unwrap();
+        nix::mount::umount2(&self.place, nix::mount::MntFlags::MNT_DETACH).unwrap();
+        if self.is_ours {
+            std::fs::remove_file(&self.place).unwrap();
+        }
     }
 }
 
@@ -175,9 +182,12 @@ fn d101(lab: &mut Lab) -> Verdict {
     std::fs::write(&git, script).unwrap();
     crate::framework::set_mode(&git, 0o755);
     let place = PathBuf::from("/usr/bin/git");
+    // A machine without git, as that of scripts/guest, has none afterwards either.
+    std::fs::create_dir_all("/usr/bin").unwrap();
+    let is_ours = std::fs::File::create_new(&place).is_ok();
     let none: Option<&str> = None;
     nix::mount::mount(Some(&git), &place, none, nix::mount::MsFlags::MS_BIND, none).unwrap();
-    let instead = Instead(place);
+    let instead = Instead { place, is_ours };
     let artifact = "artifact {\n source = \"git::https://127.0.0.1:1/r.git\"\n }\n config {";
     let job = lab.job("raw_exec", "/bin/cat", "[\"local/f\"]", "").replace("config {", artifact);
     let mut run = lab.agentbin_run(&job, &[]);
