@@ -111,7 +111,10 @@ esac
         std::fs::write(file("pid"), run.child.id().to_string()).unwrap();
         let deadline = Instant::now() + seconds(120);
         let mut is_told = false;
-        while run.child.try_wait().unwrap().is_none() {
+        let status = loop {
+            if let Some(status) = run.child.try_wait().unwrap() {
+                break status;
+            }
             assert!(Instant::now() < deadline, "{fault} of call {nth}: the run does not end");
             if fault.starts_with("hangs") && !is_told && file("hit").exists() {
                 signal(&run.child, "INT");
@@ -119,11 +122,13 @@ esac
             }
             #[expect(clippy::disallowed_methods, reason = "a call hangs, or the run ends, until a deadline")]
             std::thread::sleep(Duration::from_millis(5));
-        }
+        };
         run.finish();
         // What comes now is in order: it is counted further, also by a program that outlives its run.
         let count = std::fs::read_to_string(file("count")).unwrap().trim().parse().unwrap();
-        (std::fs::read_to_string(file("hit")).unwrap_or_default(), count)
+        let hit = std::fs::read_to_string(file("hit")).unwrap_or_default();
+        assert!(!hit.is_empty() || status.success(), "{fault} of call {nth}, which did not come: {status}");
+        (hit, count)
     }
 
     /// The same, and the clean-up after it. Returns whether the call came: a run that ends early has not looked again at the rules of
