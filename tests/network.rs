@@ -16,6 +16,8 @@ mod faults;
 mod guard;
 #[path = "network/ipv6.rs"]
 mod ipv6;
+#[path = "network/kernel.rs"]
+mod kernel;
 #[path = "support/random.rs"]
 mod random;
 #[path = "network/rootless.rs"]
@@ -70,9 +72,9 @@ fn g1_without_plugins_groups_reach_each_other_and_are_reached_over_mapped_ports(
     groups_reach_each_other_and_are_reached_over_mapped_ports(By::Builtin);
 }
 
-/// G1: the same where they are, and nft is not.
+/// G1: the same where they are, and the kernel has no nf_tables.
 #[test]
-fn g1_without_nft_groups_reach_each_other_and_are_reached_over_mapped_ports() {
+fn g1_without_nf_tables_groups_reach_each_other_and_are_reached_over_mapped_ports() {
     need_root!();
     groups_reach_each_other_and_are_reached_over_mapped_ports(By::PluginsAlone);
 }
@@ -190,9 +192,9 @@ fn g1_without_plugins_udp_hairpin_and_the_hosts_loopback() {
     udp_hairpin_and_the_hosts_loopback(By::Builtin);
 }
 
-/// G1: the same where they are, and nft is not.
+/// G1: the same where they are, and the kernel has no nf_tables.
 #[test]
-fn g1_without_nft_udp_hairpin_and_the_hosts_loopback() {
+fn g1_without_nf_tables_udp_hairpin_and_the_hosts_loopback() {
     need_root!();
     udp_hairpin_and_the_hosts_loopback(By::PluginsAlone);
 }

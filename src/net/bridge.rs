@@ -2,8 +2,8 @@
 //!
 //! The reference plugins connect each allocation and map its ports; where they are not installed, `builtin` does. Rules that are the
 //! same for all allocations are in a table of our own, once: packets leave with the host's address, and do not reach the host's
-//! loopback. Where rules of iptables drop forwarded packets, a chain of ours accepts those of the bridge. Without nft, for which the
-//! plugins do not ask, all of them are in chains of iptables. Bridge and rules are removed with the last allocation. Rules for a
+//! loopback. Where rules of iptables drop forwarded packets, a chain of ours accepts those of the bridge. Where the kernel has no
+//! nf_tables, for which the plugins do not ask, all of them are in chains of iptables. Bridge and rules are removed with the last allocation. Rules for a
 //! single allocation are in `guard`, and in `builtin` those of its ports.
 
 use std::fs;
@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::netlink::NETFILTER;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use sha2::Digest as _;
 
@@ -22,8 +21,7 @@ use super::cni::List;
 use super::guard::Wire;
 use super::lease::{By, NAME, leases, taken};
 use super::lock::Locked;
-use super::netlink::Socket;
-use super::{Error, Mapping, Subnet, Subnets, builtin, conntrack, forward, netlink, program};
+use super::{Error, Mapping, Subnet, Subnets, builtin, conntrack, forward, program, rules};
 use crate::spec::json::json;
 use crate::sys::{self, owned};
 
@@ -32,7 +30,7 @@ const INPUT: &str = "AGENTBIN-INPUT";
 const LEAVE: &str = "AGENTBIN-LEAVE";
 /// Longest mark file that is read, in bytes: two subnets.
 const LONGEST_MARK: u64 = 128;
-/// Table, chain of the kernel, our chain: beside rules of nft there is the first, for IPv6 the first two.
+/// Table, chain of the kernel, our chain: beside rules of nf_tables there is the first, for IPv6 the first two.
 const JUMPS: [(&str, &str, &str); 3] =
     [("filter", "FORWARD", FORWARD), ("nat", "POSTROUTING", LEAVE), ("filter", "INPUT", INPUT)];
 
@@ -66,12 +64,6 @@ const V6: Tables = Tables {
     names: "/proc/thread-self/net/ip6_tables_names",
 };
 
-/// The subsystem in the types of messages, one of these, and the attributes of a chain.
-pub(super) const NFTABLES: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
-const GET_CHAIN: u16 = NFTABLES | 4;
-pub(super) const CHAIN_TABLE: u16 = 1;
-pub(super) const CHAIN_NAME: u16 = 3;
-
 impl Tables {
     const fn of(subnet: Subnet) -> Tables {
         if subnet.base.is_ipv4() { V4 } else { V6 }
@@ -82,7 +74,7 @@ impl Tables {
         iptables(self.iptables).and_then(|_| iptables(self.restore)).map(drop)
     }
 
-    /// The file that says that the chain for forwarded packets may exist beside the rules of nft. The chain itself is not asked for: a
+    /// The file that says that the chain for forwarded packets may exist beside the rules of nf_tables. The chain itself is not asked for: a
     /// question that fails would be taken for a no, and the chain would stay.
     fn accepts(self, run_dir: &Path) -> PathBuf {
         run_dir.join("lock").join(self.accepts)
@@ -115,11 +107,11 @@ pub(super) fn has_plugins(dirs: &[PathBuf]) -> bool {
     ["bridge", "host-local", "portmap"].iter().all(|kind| dirs.iter().any(|dir| dir.join(kind).exists()))
 }
 
-/// The program that has made the rules that allocations share.
+/// By what the rules that allocations share were made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rules {
     Iptables,
-    Nft,
+    Tables,
 }
 
 impl Rules {
@@ -127,7 +119,7 @@ impl Rules {
     fn mark(self, run_dir: &Path) -> PathBuf {
         let name = match self {
             Rules::Iptables => "agentbin.plugins",
-            Rules::Nft => "agentbin.builtin",
+            Rules::Tables => "agentbin.builtin",
         };
         run_dir.join("lock").join(name)
     }
@@ -209,11 +201,11 @@ pub(super) fn prepare(
     if by == By::Builtin || subnets.v6.is_some() {
         builtin::make_bridge(subnets)?;
     }
-    if builtin::check().is_err() {
+    if !rules::are_there()? {
         return Ok(());
     }
     // The rules come with those of each allocation, in one transaction.
-    Rules::Nft.write_mark(run_dir)?;
+    Rules::Tables.write_mark(run_dir)?;
     accept(locked, run_dir, subnets, patience)
 }
 
@@ -242,7 +234,7 @@ pub(super) fn accept_forwarded(locked: &mut Locked, run_dir: &Path, patience: Du
     let made = owned::read(&mark(run_dir), LONGEST_MARK).ok();
     let subnets = made.and_then(|made| Subnets::parse(&String::from_utf8_lossy(&made)));
     match subnets {
-        Some(subnets) if Rules::Nft.mark(run_dir).exists() && used(run_dir)? > 0 => {
+        Some(subnets) if Rules::Tables.mark(run_dir).exists() && used(run_dir)? > 0 => {
             accept(locked, run_dir, subnets, patience)
         }
         _ => Ok(()),
@@ -256,17 +248,15 @@ pub(super) fn make_rules(
     by: By,
     mappings: &[Mapping],
     wire: &Wire,
+    patience: Duration,
 ) -> Result<Option<String>, Error> {
     // The plugins have mapped their ports.
     let mappings = if by == By::Builtin { mappings } else { &[] };
-    match member.make_rules(locked, mappings, wire) {
+    match member.make_rules(mappings, wire) {
         Err(error) if by == By::Plugins => {
             Rules::Iptables.write_mark(member.run_dir)?;
-            member.subnets.all().try_for_each(|subnet| allow(locked, subnet, member.patience))?;
-            Ok(Some(match error {
-                Error::NoProgram { program, package } => format!("{program} is not installed (package {package})"),
-                other => other.to_string(),
-            }))
+            member.subnets.all().try_for_each(|subnet| allow(locked, subnet, patience))?;
+            Ok(Some(error.with_cause()))
         }
         made => made,
     }
@@ -325,14 +315,7 @@ fn may_have_rules(tables: Tables) -> bool {
         Ok(names) => names.lines().any(|name| name == "filter"),
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     };
-    is_legacy || {
-        let wanted = [netlink::text(CHAIN_TABLE, "filter"), netlink::text(CHAIN_NAME, "FORWARD")];
-        // What follows the family is 0.
-        let header = [tables.family, 0, 0, 0];
-        let asked = Socket::open(Some(NETFILTER)).and_then(|socket| socket.ask(GET_CHAIN, 0, &header, &wanted));
-        // A chain that is there is no acknowledgement.
-        !asked.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::NOENT))
-    }
+    is_legacy || rules::may_have(tables.family, "filter", "FORWARD")
 }
 
 /// The rules of `iptables` for forwarded packets, as its options; `None` where it says that there are none.
@@ -345,7 +328,9 @@ fn forward_rules(locked: &mut Locked, tables: Tables, patience: Duration) -> Res
 
 /// What `iptables` does with forwarded packets that no rule of it knows; `None` where that cannot be determined.
 pub(super) fn forward_policy(locked: &mut Locked, with_ipv6: bool, patience: Duration) -> Option<String> {
-    let rules = forward_rules(locked, if with_ipv6 { V6 } else { V4 }, patience).ok()??;
+    let tables = if with_ipv6 { V6 } else { V4 };
+    // Asking would make an empty table where the older way is used.
+    let rules = if may_have_rules(tables) { forward_rules(locked, tables, patience).ok()?? } else { return None };
     rules.lines().find_map(|line| line.strip_prefix("-P FORWARD ")).map(str::to_owned)
 }
 
@@ -353,7 +338,7 @@ pub(super) fn forward_policy(locked: &mut Locked, with_ipv6: bool, patience: Dur
 pub(super) fn try_rules(locked: &mut Locked, by: By, subnets: Subnets, patience: Duration) -> Result<(), Error> {
     match by {
         By::Plugins => subnets.all().try_for_each(|subnet| allow(locked, subnet, patience)),
-        By::Builtin => builtin::share(locked, subnets, patience),
+        By::Builtin => builtin::share(subnets),
     }
 }
 
@@ -387,7 +372,7 @@ fn used(run_dir: &Path) -> Result<usize, Error> {
     Ok(v4.max(taken.len() - v4))
 }
 
-/// Removes what all allocations share, if no allocation has an address any more. The rules of nft may be `unshared` already.
+/// Removes what all allocations share, if no allocation has an address any more. The rules of nf_tables may be `unshared` already.
 pub(super) fn remove_if_unused(
     locked: &mut Locked,
     run_dir: &Path,
@@ -402,8 +387,8 @@ pub(super) fn remove_if_unused(
     let made = made.and_then(|text| Subnets::parse(&String::from_utf8_lossy(&text)));
     let v6 = made.and_then(|made| made.v6).map(Tables::of);
     let is_by = |rules: Rules| rules.mark(run_dir).exists();
-    if is_by(Rules::Nft) && !unshared {
-        builtin::unshare(locked, v6.is_some(), patience)?;
+    if is_by(Rules::Tables) && !unshared {
+        builtin::unshare(v6.is_some())?;
     }
     for tables in [V4].into_iter().chain(v6) {
         if is_by(Rules::Iptables) {
@@ -430,7 +415,7 @@ pub(super) fn remove_if_unused(
     let gateways: Vec<IpAddr> = made.into_iter().flat_map(Subnets::all).map(Subnet::gateway).collect();
     let forgotten = conntrack::forget(&gateways, &[], patience);
     forgotten.map_err(Error::system("make the kernel forget the connections of", NAME))?;
-    let rest = [Rules::Iptables.mark(run_dir), Rules::Nft.mark(run_dir), V4.accepts(run_dir), V6.accepts(run_dir)];
+    let rest = [Rules::Iptables.mark(run_dir), Rules::Tables.mark(run_dir), V4.accepts(run_dir), V6.accepts(run_dir)];
     for path in rest {
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::system("remove", path)(error)),

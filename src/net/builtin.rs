@@ -1,5 +1,5 @@
 //! The built-in network where the CNI plugins for it are not installed: the same pair of interfaces, addresses and mapped ports, by
-//! netlink and `nft(8)`.
+//! netlink.
 //!
 //! Addresses are taken from the directory of the plugin `host-local`, in its format, so that a bridge may have allocations that were
 //! connected either way. All names are derived from the allocation's id: what was only partially made is removed without knowing
@@ -11,22 +11,34 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde_json::Value;
 use sha2::Digest as _;
 
 use super::link::Links;
-use super::lock::{Locked, own_dir};
-use super::{Error, Mapping, Subnet, Subnets, cni, forward, guard, lease, namespace, program};
+use super::lock::own_dir;
+use super::rules::{Batch, Chain, Family, Hook, Rule, Verdict, What};
+use super::{Error, Mapping, Subnet, Subnets, cni, forward, guard, lease, namespace, rules};
 use crate::spec::json::json;
 use crate::sys::owned;
 
 /// The file that says which address was given last, as `host-local` names it, without the number of the subnet.
 const LAST: &str = "last_reserved_ip";
-/// The families of the tables here.
-const V4: &str = "ip";
-const V6: &str = "ip6";
+/// Where fields are: in the headers of IPv4, of IPv6, and of TCP or UDP.
+const IP_SOURCE: What = What::Network(12);
+const IP_TARGET: What = What::Network(16);
+const IP6_SOURCE: What = What::Network(8);
+const IP6_TARGET: What = What::Network(24);
+const PORT: What = What::Transport(2);
+/// Bits of a connection's state and status (`<linux/netfilter/nf_conntrack_common.h>`): it has packets of both directions, or belongs
+/// to one that has; its target was changed.
+const ESTABLISHED: u32 = 1 << 1;
+const RELATED: u32 = 1 << 2;
+const LED: u32 = 1 << 5;
+/// The places of the chains: just before those of others.
+const BEFORE_FILTERS: i32 = libc::NF_IP_PRI_FILTER - 1;
+const BEFORE_SOURCES: i32 = libc::NF_IP_PRI_NAT_SRC - 1;
+const BEFORE_TARGETS: i32 = libc::NF_IP_PRI_NAT_DST - 1;
 /// Settings of IPv6 on the allocation's interface: it has the address that it is given, at once, and takes no other.
 const INSIDE: [(&str, &str); 3] = [("disable_ipv6", "0"), ("accept_ra", "0"), ("accept_dad", "0")];
 /// The same on the bridge.
@@ -45,8 +57,6 @@ pub(super) struct Member<'a> {
     pub(super) table: &'a str,
     pub(super) run_dir: &'a Path,
     pub(super) subnets: Subnets,
-    /// Timeout of each program.
-    pub(super) patience: Duration,
 }
 
 impl Member<'_> {
@@ -84,62 +94,41 @@ impl Member<'_> {
 
     /// Makes all rules in one transaction: those that allocations share, those of the ports that are mapped here, and those of its
     /// wire. If the kernel does not take the last ones, the network works without them, and the reason is returned.
-    pub(super) fn make_rules(
-        &self,
-        locked: &mut Locked,
-        mappings: &[Mapping],
-        wire: &guard::Wire,
-    ) -> Result<Option<String>, Error> {
-        let needed = shared(self.subnets) + &self.rules(&wire.addresses, mappings);
-        let all = needed.clone() + &guard::script(self.table, wire);
-        let output = call_nft(locked, &all, self.patience)?;
-        if output.status.success() {
-            return Ok(None);
-        }
-        nft(locked, &needed, self.patience)?;
-        Ok(Some(format!("{}: {}", guard::PROGRAM, output.reason())))
+    pub(super) fn make_rules(&self, mappings: &[Mapping], wire: &guard::Wire) -> Result<Option<String>, Error> {
+        let mut needed = shared(self.subnets);
+        self.lead(&mut needed, &wire.addresses, mappings);
+        let mut all = needed.clone();
+        guard::make(&mut all, self.table, wire);
+        let Err(error) = all.commit() else { return Ok(None) };
+        needed.commit()?;
+        Ok(Some(error.with_cause()))
     }
 
     /// The rules that lead the ports of the host to the allocation.
-    fn rules(&self, addresses: &[IpAddr], mappings: &[Mapping]) -> String {
-        let mut script = String::new();
+    fn lead(&self, batch: &mut Batch, addresses: &[IpAddr], mappings: &[Mapping]) {
         for to in addresses {
-            let mut lines = String::new();
-            for Mapping { host, inside, protocol, ip } in mappings.iter().filter(|one| one.ip.is_ipv4() == to.is_ipv4())
-            {
-                let protocol = if protocol == "udp" { "udp" } else { "tcp" };
-                let at = if ip.is_unspecified() {
-                    "fib daddr type local".to_owned()
-                } else {
-                    format!("{} daddr {ip}", family(*to))
-                };
-                let to = SocketAddr::new(*to, *inside);
-                let rule = format!("{at} {protocol} dport {host} dnat to {to}\n");
-                lines.push_str(&rule);
-            }
-            if lines.is_empty() {
+            let mappings = mappings.iter().filter(|one| one.ip.is_ipv4() == to.is_ipv4());
+            let rules: Vec<Rule> = mappings.map(|mapping| leads(mapping, *to)).collect();
+            if rules.is_empty() {
                 continue;
             }
-            let chain = |name: &str, hook: &str| {
-                format!("chain {name} {{\ntype nat hook {hook} priority -101; policy accept;\n{lines}}}\n")
-            };
+            let family = Family::of(*to);
+            batch.replace(family, self.table);
             // What comes in, and what processes of the host send.
-            let chains = chain("incoming", "prerouting") + &chain("local", "output");
-            let (family, table) = (family(*to), self.table);
-            let replaced = guard::gone(family, table) + &format!("table {family} {table} {{\n{chains}}}\n");
-            script.push_str(&replaced);
+            for (name, hook) in [("incoming", Hook::Prerouting), ("local", Hook::Output)] {
+                let chain = Chain { name, is_nat: true, hook, priority: BEFORE_TARGETS, policy: Verdict::Accept };
+                batch.chain(family, self.table, &chain, &rules);
+            }
         }
-        script
     }
 
     /// Disconnects it: the interfaces, the rules, the address. What does not exist counts as removed. Returns what
     /// [`Member::remove_rules`] does.
-    pub(super) fn remove(&self, locked: &mut Locked) -> Result<bool, Error> {
-        check()?;
+    pub(super) fn remove(&self) -> Result<bool, Error> {
         let here = Links::open().map_err(Error::system("reach the network interfaces for", self.namespace))?;
         let removed = here.remove(&link_of(self.id)).map_err(Error::system("disconnect", self.namespace));
         // Before somebody else has its address.
-        let unshared = self.remove_rules(locked)?;
+        let unshared = self.remove_rules()?;
         removed?;
         self.give_back()?;
         Ok(unshared)
@@ -147,16 +136,13 @@ impl Member<'_> {
 
     /// Removes its rules, and with those of the last allocation the ones that allocations share, in one transaction. Returns whether
     /// these are gone.
-    pub(super) fn remove_rules(&self, locked: &mut Locked) -> Result<bool, Error> {
-        if check().is_err() {
-            return Ok(false);
-        }
+    pub(super) fn remove_rules(&self) -> Result<bool, Error> {
         let taken = lease::taken(self.run_dir)?;
         let is_last = taken.iter().all(|(_, path)| lease::is_of(path, self.id));
         let families = || families(self.subnets.v6.is_some());
-        let own = families().chain([guard::FAMILY]).map(|family| (family, self.table));
+        let own = families().chain([Family::Netdev]).map(|family| (family, self.table));
         let shared = families().filter(|_| is_last).map(|family| (family, lease::NAME));
-        guard::remove(locked, &own.chain(shared).collect::<Vec<_>>(), self.patience)?;
+        rules::remove(&own.chain(shared).collect::<Vec<_>>())?;
         Ok(is_last)
     }
 
@@ -219,13 +205,20 @@ pub(super) fn mac_of(address: IpAddr) -> [u8; 6] {
     [0x0a, 0x58, a, b, c, d]
 }
 
-/// The family of the table for this address.
-const fn family(address: IpAddr) -> &'static str {
-    if address.is_ipv4() { V4 } else { V6 }
+fn families(with_ipv6: bool) -> impl Iterator<Item = Family> {
+    [Family::V4].into_iter().chain(with_ipv6.then_some(Family::V6))
 }
 
-fn families(with_ipv6: bool) -> impl Iterator<Item = &'static str> {
-    [V4].into_iter().chain(with_ipv6.then_some(V6))
+/// The rule that leads a port of the host to this address.
+fn leads(mapping: &Mapping, to: IpAddr) -> Rule {
+    let Mapping { host, inside, protocol, ip } = mapping;
+    let protocol = if protocol == "udp" { libc::IPPROTO_UDP } else { libc::IPPROTO_TCP } as u8;
+    let at = match ip {
+        ip if ip.is_unspecified() => Rule::new().to_machine(),
+        IpAddr::V4(ip) => Rule::new().is(IP_TARGET, &ip.octets()),
+        IpAddr::V6(ip) => Rule::new().is(IP6_TARGET, &ip.octets()),
+    };
+    at.is(What::Inner, &[protocol]).is(PORT, &host.to_be_bytes()).lead_to(SocketAddr::new(to, *inside))
 }
 
 /// Gives the interface inside its addresses, and brings it up.
@@ -247,42 +240,56 @@ fn set_up_inside(inside: &OwnedFd, addresses: &[(IpAddr, Subnet)]) -> io::Result
 
 /// The rules that all allocations on the bridge share: packets leave with the host's address, and do not reach the host's loopback.
 /// What comes back to the bridge through a mapped port comes from the host, as the answer must pass it too.
-fn shared(subnets: Subnets) -> String {
-    let (name, v4) = (lease::NAME, subnets.v4);
-    let leave = "chain leave {\ntype nat hook postrouting priority 99; policy accept;\n";
-    let mut script = format!(
-        "{}table {V4} {name} {{\n\
-         chain input {{\ntype filter hook input priority -1; policy accept;\n\
-         iifname \"{name}\" ip daddr 127.0.0.0/8 ct state != {{ established, related }} drop\n}}\n\
-         {leave}\
-         ip saddr {v4} ip daddr != 224.0.0.0/4 oifname != \"{name}\" masquerade\n\
-         oifname \"{name}\" ct status dnat ip saddr {{ {v4}, 127.0.0.0/8 }} masquerade\n}}\n}}\n",
-        guard::gone(V4, name)
-    );
+fn shared(subnets: Subnets) -> Batch {
+    let name = lease::NAME;
+    let mut batch = Batch::new();
+    batch.replace(Family::V4, name);
+    let loopback = IpAddr::from([127, 0, 0, 0]);
+    let knocks = Rule::new().by(What::From, name).is_in(IP_TARGET, loopback, 8);
+    let knocks = knocks.without_state(ESTABLISHED | RELATED).then(Verdict::Drop);
+    let (hook, policy) = (Hook::Input, Verdict::Accept);
+    let input = Chain { name: "input", is_nat: false, hook, priority: BEFORE_FILTERS, policy };
+    batch.chain(Family::V4, name, &input, &[knocks]);
+    let multicast = IpAddr::from([224, 0, 0, 0]);
+    leave(&mut batch, subnets.v4, [IP_SOURCE, IP_TARGET], (multicast, 4), &[(loopback, 8)]);
     if let Some(v6) = subnets.v6 {
+        batch.replace(Family::V6, name);
         // The kernel takes no packet for the loopback of IPv6 from another interface.
-        let v6 = format!(
-            "{}table {V6} {name} {{\n\
-             {leave}\
-             ip6 saddr {v6} ip6 daddr != ff00::/8 oifname != \"{name}\" masquerade\n\
-             oifname \"{name}\" ct status dnat ip6 saddr {v6} masquerade\n}}\n}}\n",
-            guard::gone(V6, name)
-        );
-        script.push_str(&v6);
+        let multicast = IpAddr::from([0xff00, 0, 0, 0, 0, 0, 0, 0]);
+        leave(&mut batch, v6, [IP6_SOURCE, IP6_TARGET], (multicast, 8), &[]);
     }
-    script
+    batch
+}
+
+/// The chain for what leaves the bridge, and for what was led to it from there or from these networks too.
+fn leave(
+    batch: &mut Batch,
+    subnet: Subnet,
+    [source, target]: [What; 2],
+    multicast: (IpAddr, u8),
+    more: &[(IpAddr, u8)],
+) {
+    let (name, family) = (lease::NAME, Family::of(subnet.base));
+    let out = Rule::new().is_in(source, subnet.base, subnet.prefix).is_not_in(target, multicast.0, multicast.1);
+    let out = out.not_by(What::To, name).masquerade();
+    let back = |(base, prefix): (IpAddr, u8)| {
+        Rule::new().by(What::To, name).with_status(LED).is_in(source, base, prefix).masquerade()
+    };
+    let back = [(subnet.base, subnet.prefix)].into_iter().chain(more.iter().copied()).map(back);
+    let (hook, policy) = (Hook::Postrouting, Verdict::Accept);
+    let chain = Chain { name: "leave", is_nat: true, hook, priority: BEFORE_SOURCES, policy };
+    batch.chain(family, name, &chain, &[out].into_iter().chain(back).collect::<Vec<_>>());
 }
 
 /// Makes them alone.
-pub(super) fn share(locked: &mut Locked, subnets: Subnets, patience: Duration) -> Result<(), Error> {
-    nft(locked, &shared(subnets), patience)
+pub(super) fn share(subnets: Subnets) -> Result<(), Error> {
+    shared(subnets).commit()
 }
 
 /// Removes them.
-pub(super) fn unshare(locked: &mut Locked, with_ipv6: bool, patience: Duration) -> Result<(), Error> {
-    check()?;
+pub(super) fn unshare(with_ipv6: bool) -> Result<(), Error> {
     let tables: Vec<_> = families(with_ipv6).map(|family| (family, lease::NAME)).collect();
-    guard::remove(locked, &tables, patience)
+    rules::remove(&tables)
 }
 
 /// Makes the bridge, with the gateways' addresses.
@@ -309,27 +316,9 @@ pub(super) fn make_bridge(subnets: Subnets) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks that the program exists that makes the rules.
+/// Checks that the kernel has what the rules are made by.
 pub(super) fn check() -> Result<(), Error> {
-    match program::find(guard::PROGRAM) {
-        Some(_) => Ok(()),
-        None => Err(Error::NoProgram { program: guard::PROGRAM, package: guard::PACKAGE }),
-    }
-}
-
-/// What `nft` reads a script from.
-const FROM_STDIN: [&str; 2] = ["-f", "-"];
-
-fn nft(locked: &mut Locked, script: &str, patience: Duration) -> Result<(), Error> {
-    let output = call_nft(locked, script, patience)?;
-    if output.status.success() { Ok(()) } else { Err(guard::failed(&FROM_STDIN, output.reason())) }
-}
-
-/// The same, without looking at its status.
-fn call_nft(locked: &mut Locked, script: &str, patience: Duration) -> Result<program::Output, Error> {
-    check()?;
-    let path = program::find(guard::PROGRAM).unwrap_or_default();
-    guard::call(locked, &path, &FROM_STDIN, script, patience)
+    if rules::are_there()? { Ok(()) } else { Err(Error::NoTables) }
 }
 
 #[cfg(test)]
@@ -338,7 +327,7 @@ mod tests {
 
     fn member<'a>(run_dir: &'a Path, id: &'a str) -> Member<'a> {
         let subnets = Subnets::parse("10.0.0.0/29 fd00::/64").unwrap();
-        Member { id, namespace: Path::new("/ns"), table: "t", run_dir, subnets, patience: Duration::from_secs(1) }
+        Member { id, namespace: Path::new("/ns"), table: "t", run_dir, subnets }
     }
 
     #[test]
@@ -377,31 +366,33 @@ mod tests {
             ip: ip.parse().unwrap(),
         };
         let member = member(Path::new("/nonexistent"), "a");
+        let led = |addresses: &[IpAddr], mappings: &[Mapping]| {
+            let mut batch = Batch::new();
+            member.lead(&mut batch, addresses, mappings);
+            batch.lines()
+        };
         let v4 = ["10.0.0.2".parse().unwrap()];
         let both = [v4[0], "fd00::2".parse().unwrap()];
-        assert_eq!(member.rules(&both, &[]), "");
-        assert_eq!(member.rules(&v4, &[mapping("2001:db8::1", "tcp")]), "", "no way from IPv6 to IPv4");
+        assert_eq!(led(&both, &[]), [""; 0]);
+        assert_eq!(led(&v4, &[mapping("2001:db8::1", "tcp")]), [""; 0], "no way from IPv6 to IPv4");
         let all = [
             mapping("192.0.2.1", "tcp"),
             mapping("0.0.0.0", "udp"),
             mapping("2001:db8::1", "tcp"),
             mapping("::", "udp"),
-            mapping("192.0.2.1", "tcp dport 1 drop #"),
+            mapping("192.0.2.1", "sctp"),
         ];
-        let script = member.rules(&both, &all);
-        for line in [
-            "delete table ip t",
-            "ip daddr 192.0.2.1 tcp dport 8080 dnat to 10.0.0.2:80",
-            "fib daddr type local udp dport 8080 dnat to 10.0.0.2:80",
-            "delete table ip6 t",
-            "ip6 daddr 2001:db8::1 tcp dport 8080 dnat to [fd00::2]:80",
-            "fib daddr type local udp dport 8080 dnat to [fd00::2]:80",
-        ] {
-            assert!(script.lines().any(|found| found == line), "{line}\n{script}");
-        }
-        assert!(!script.contains("drop"), "{script}");
-        let script = member.rules(&both, &[mapping("192.0.2.1", "tcp")]);
-        assert!(!script.contains("ip6"), "{script}");
+        let table = |family: &str, rules: usize| {
+            let chain = |name: &str| {
+                let rules =
+                    (1..=rules).map(move |n| format!("make rule {n} of the chain {name} of the table {family} t"));
+                [format!("make the chain {name} of the table {family} t")].into_iter().chain(rules).collect::<Vec<_>>()
+            };
+            let gone = format!("remove the table {family} t");
+            [vec![gone.clone(), gone, format!("make the table {family} t")], chain("incoming"), chain("local")].concat()
+        };
+        assert_eq!(led(&both, &all), [table("ip", 3), table("ip6", 2)].concat());
+        assert_eq!(led(&both, &[mapping("192.0.2.1", "tcp")]), table("ip", 1));
     }
 
     #[test]

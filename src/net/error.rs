@@ -108,6 +108,20 @@ pub enum Error {
         /// The package that contains it.
         package: &'static str,
     },
+    /// The kernel has not what the built-in network makes its rules by.
+    #[error(
+        "the kernel has no nf_tables, which the network of mode \"bridge\" needs: load the module nf_tables (CONFIG_NF_TABLES), or install \
+         the CNI plugins (Debian, Fedora: containernetworking-plugins) and iptables"
+    )]
+    NoTables,
+    /// The kernel does not take rules of the built-in network, or does not tell of them.
+    #[error("cannot {what} by nf_tables")]
+    Rules {
+        /// What could not be done.
+        what: String,
+        /// Why not.
+        source: io::Error,
+    },
     /// Another interface has an address in the subnet.
     #[error(
         "the bridge's subnet {subnet} is in use: {interface} has the address {address}; give another one with {}",
@@ -193,6 +207,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// What is wrong, and why.
+    pub(super) fn with_cause(&self) -> String {
+        let cause = std::error::Error::source(self).map(|cause| format!(": {cause}")).unwrap_or_default();
+        format!("{self}{cause}")
+    }
+
     pub(super) fn system(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
         let path = path.into();
         move |source| Error::System { action, path, source }

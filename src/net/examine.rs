@@ -4,13 +4,12 @@
 use std::fs::File;
 use std::io;
 
-use serde_json::Value;
-
 use super::bridge;
 use super::lease::{self, By};
 use super::link::Links;
-use super::lock::{Locked, nobodys};
-use super::{Error, Networks, PATIENCE, Subnet, Subnets, conntrack, forward, guard, namespace, program};
+use super::lock::nobodys;
+use super::rules::{self, Found};
+use super::{Error, Networks, PATIENCE, Subnet, Subnets, conntrack, forward, namespace};
 
 /// A name that nothing else has in the namespace.
 const LINK: &str = "agentbin-probe";
@@ -32,8 +31,8 @@ impl Networks {
     pub fn examine(&self) -> Vec<Finding> {
         let by = if bridge::has_plugins(&self.plugin_dirs) { By::Plugins } else { By::Builtin };
         let mut found = vec![self.connects(by), kernel(by, self.subnets.v4), remembers()];
-        let rules = nobodys().map_err(Error::system("make", "a file in memory")).and_then(|mut locked| {
-            let chains = chains(&mut locked)?;
+        let rules = nobodys().and_then(|mut locked| {
+            let chains = rules::chains()?;
             Ok([("forwarded packets", "ip"), ("forwarded packets (IPv6)", "ip6")].map(|(what, family)| {
                 let iptables = bridge::forward_policy(&mut locked, family == "ip6", PATIENCE);
                 forwarded(what, family, &chains, iptables)
@@ -64,7 +63,7 @@ impl Networks {
         let dirs = dirs.join(":");
         let value = match by {
             By::Plugins => format!("by CNI plugins and iptables: bridge, host-local and portmap are in {dirs}"),
-            By::Builtin => format!("by agentbin and nft: not all of bridge, host-local and portmap are in {dirs}"),
+            By::Builtin => format!("by agentbin itself: not all of bridge, host-local and portmap are in {dirs}"),
         };
         Finding { what: "network mode bridge", value, problem: None }
     }
@@ -88,7 +87,7 @@ fn kernel(by: By, subnet: Subnet) -> Finding {
         let locked = nobodys().map_err(Error::system("make", "a file in memory"));
         let rules = locked
             .and_then(|mut locked| bridge::try_rules(&mut locked, by, Subnets { v4: subnet, v6: None }, PATIENCE));
-        rules.map_err(|error| (reason(&error), fix))
+        rules.map_err(|error| (error.with_cause(), fix))
     });
     let (value, problem) = match tried {
         Ok(Ok(())) => ("yes".to_owned(), None),
@@ -107,41 +106,19 @@ fn remembers() -> Finding {
     Finding { what: "conntrack entries can be deleted", value, problem }
 }
 
-fn reason(error: &Error) -> String {
-    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
-    format!("{error}{cause}")
-}
-
-/// All chains of nft, in its JSON.
-fn chains(locked: &mut Locked) -> Result<Vec<Value>, Error> {
-    let Some(path) = program::find(guard::PROGRAM) else { return Ok(Vec::new()) };
-    let words = ["-j", "list", "chains"];
-    let output = guard::call(locked, &path, &words, "", PATIENCE)?;
-    if !output.status.success() {
-        return Err(guard::failed(&words, output.reason()));
-    }
-    let all: Value = serde_json::from_slice(&output.stdout).map_err(|e| guard::failed(&words, e.to_string()))?;
-    let all = all.get("nftables").and_then(Value::as_array).cloned().unwrap_or_default();
-    Ok(all.into_iter().filter_map(|one| one.get("chain").cloned()).collect())
-}
-
 /// Who drops forwarded packets of a family: rules of iptables, before which there is one of ours, or a table of somebody's, which no
 /// other table can overrule.
-fn forwarded(what: &'static str, family: &str, chains: &[Value], iptables: Option<String>) -> Finding {
-    let text = |chain: &Value, key: &str| chain.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+fn forwarded(what: &'static str, family: &str, chains: &[Found], iptables: Option<String>) -> Finding {
     let drops = chains.iter().find(|chain| {
-        let of = text(chain, "family");
-        let (table, is_meant) = (text(chain, "table"), of == family || of == "inet");
+        let of = chain.family_name();
         // The program iptables has these two tables.
-        let is_iptables = table == "filter" && of != "inet";
-        let ends_in_reject = table == "firewalld";
-        is_meant
-            && !is_iptables
-            && text(chain, "hook") == "forward"
-            && (text(chain, "policy") == "drop" || ends_in_reject)
+        let is_iptables = chain.table == "filter" && of != "inet";
+        let ends_in_reject = chain.table == "firewalld";
+        (of == family || of == "inet") && !is_iptables && chain.is_for_forwarded && (chain.drops || ends_in_reject)
     });
     if let Some(chain) = drops {
-        let [of, table, name] = ["family", "table", "name"].map(|key| text(chain, key));
+        let Found { table, name, .. } = chain;
+        let of = chain.family_name();
         let fix = if table == "firewalld" {
             "firewall-cmd --permanent --zone=trusted --add-interface=agentbin; firewall-cmd --reload".to_owned()
         } else {
@@ -161,28 +138,29 @@ fn forwarded(what: &'static str, family: &str, chains: &[Value], iptables: Optio
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn a_chain_that_drops_is_named_with_the_fix_and_others_are_not() {
-        let chain = |family: &str, table: &str, hook: &str, policy: &str| json!({ "family": family, "table": table, "name": "c", "hook": hook, "policy": policy });
-        let of = |chains: &[Value]| forwarded("forwarded packets", "ip", chains, Some("DROP".to_owned()));
+        let chain = |family: i32, table: &str, is_for_forwarded: bool, drops: bool| Found {
+            family: family as u8,
+            table: table.to_owned(),
+            name: "c".to_owned(),
+            is_for_forwarded,
+            drops,
+        };
+        let of = |chains: &[Found]| forwarded("forwarded packets", "ip", chains, Some("DROP".to_owned()));
         for harmless in [
-            chain("ip", "filter", "forward", "drop"),
-            chain("inet", "own", "forward", "accept"),
-            chain("inet", "own", "input", "drop"),
-            chain("ip6", "own", "forward", "drop"),
-            json!({ "family": "inet", "table": "own", "name": "no base chain" }),
+            chain(libc::NFPROTO_IPV4, "filter", true, true),
+            chain(libc::NFPROTO_INET, "own", true, false),
+            chain(libc::NFPROTO_INET, "own", false, true),
+            chain(libc::NFPROTO_IPV6, "own", true, true),
         ] {
             let found = of(&[harmless]);
             assert!(found.problem.is_none() && found.value.starts_with("iptables has DROP"), "{found:?}");
         }
-        for (table, policy, fix) in
-            [("own", "drop", "nft insert rule inet own c"), ("firewalld", "accept", "firewall-cmd")]
-        {
-            let found = of(&[chain("inet", table, "forward", policy)]);
+        for (table, drops, fix) in [("own", true, "nft insert rule inet own c"), ("firewalld", false, "firewall-cmd")] {
+            let found = of(&[chain(libc::NFPROTO_INET, table, true, drops)]);
             assert!(found.problem.as_ref().is_some_and(|(_, found)| found.starts_with(fix)), "{found:?}");
         }
         assert_eq!(forwarded("forwarded packets", "ip", &[], None).value, "accepted");

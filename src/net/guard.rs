@@ -5,24 +5,46 @@
 //! neighbour advertisements only for its own address. Router advertisements, redirects, multicast listener queries, other
 //! protocols, tagged frames and packets for the host's loopback are dropped.
 //!
-//! The rules are an `nft(8)` table per allocation, named after the data directory and the allocation, and created in one
-//! transaction. They are passed as a script and not as JSON: every version of nft reads scripts, and only numbers, addresses and
-//! names from the kernel are inserted into it.
+//! The rules are a table of nf_tables per allocation, named after the data directory and the allocation.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::Value;
 use sha2::Digest as _;
 
-use super::lock::{Locked, nobodys};
-use super::{Error, cni, lease, program};
+use super::rules::{Batch, Chain, Family, Hook, Rule, Verdict, What};
+use super::{cni, lease, rules};
 
-/// The program that makes the rules, and the package that contains it.
-pub(super) const PROGRAM: &str = "nft";
-pub(super) const PACKAGE: &str = "nftables";
+/// The chain in the table of an allocation, before those that others usually have.
+const CHAIN: &str = "ingress";
+const PRIORITY: i32 = -500;
+/// Kinds of interfaces (`<linux/if_arp.h>`) and protocols (`<linux/if_ether.h>`, `<linux/in.h>`), as packets have them; that of the
+/// interface has the machine's order.
+const ETHERNET: u16 = libc::ARPHRD_ETHER;
+const IP: [u8; 2] = [0x08, 0x00];
+const ARP: [u8; 2] = [0x08, 0x06];
+const IP6: [u8; 2] = [0x86, 0xdd];
+const ICMP6: [u8; 1] = [libc::IPPROTO_ICMPV6 as u8];
+/// The header of ARP between addresses of Ethernet and of IPv4, up to what is asked.
+const ARP_OF_IP: [u8; 6] = [0x00, 0x01, 0x08, 0x00, 6, 4];
+/// Types of messages of ICMPv6 (RFC 4861, RFC 2710, RFC 3810).
+const LISTENER_QUERY: u8 = 130;
+const LISTENER_REPORTS: [u8; 2] = [131, 143];
+const ROUTER_ADVERTISEMENT: u8 = 134;
+const NEIGHBOUR_SOLICITATION: u8 = 135;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
+/// Where fields are: in the header of the frame, of ARP, of IPv4, of IPv6, and of neighbour discovery.
+const SENDER: What = What::Link(6);
+const KIND: What = What::Link(12);
+const ARP_SENDER: What = What::Network(8);
+const IP_SOURCE: What = What::Network(12);
+const IP_TARGET: What = What::Network(16);
+const IP6_SOURCE: What = What::Network(8);
+const ICMP_TYPE: What = What::Transport(0);
+const NEIGHBOUR: What = What::Transport(8);
 /// Longest name of an interface.
 const LONGEST_LINK: usize = 15;
 
@@ -86,103 +108,56 @@ pub(super) fn table(record: &Path, id: &str) -> String {
 }
 
 /// Replaces the table. What no rule accepts is dropped.
-pub(super) fn script(table: &str, wire: &Wire) -> String {
-    let mac = wire.mac.map(|byte| format!("{byte:02x}")).join(":");
-    let (mut senders, mut v4, mut v6) =
-        (Ipv4Addr::UNSPECIFIED.to_string(), String::new(), link_local(wire.mac).to_string());
-    let mut targets = format!("{:#034x}", link_local(wire.mac).to_bits());
-    for address in &wire.addresses {
-        match address {
-            IpAddr::V4(ip) => {
-                let ip = ip.to_string();
-                senders.extend([", ", &ip]);
-                v4.extend([if v4.is_empty() { "" } else { ", " }, &ip]);
-            }
-            IpAddr::V6(ip) => {
-                v6.extend([", ", &ip.to_string()]);
-                targets.extend([", ", &format!("{:#034x}", ip.to_bits())]);
-            }
-        }
-    }
-    let v4 = if v4.is_empty() { String::new() } else { format!("ether type ip ip saddr {{ {v4} }} accept\n") };
-    // The target of neighbour discovery is the 128 bits after the first 64 of its header.
-    format!(
-        "{}table netdev {table} {{\nchain ingress {{\ntype filter hook ingress device \"{}\" priority -500; policy drop;\n\
-         ether saddr != {mac} drop\n\
-         ether type arp arp htype 1 arp ptype 0x0800 arp hlen 6 arp plen 4 arp saddr ether {mac} arp saddr ip {{ {senders} }} accept\n\
-         ether type ip ip daddr 127.0.0.0/8 drop\n\
-         {v4}ether type != ip6 drop\n\
-         icmpv6 type {{ nd-router-advert, nd-redirect, mld-listener-query }} drop\n\
-         icmpv6 type nd-neighbor-advert @th,64,128 != {{ {targets} }} drop\n\
-         ip6 saddr {{ {v6} }} accept\n\
-         ip6 saddr :: icmpv6 type nd-neighbor-solicit @th,64,128 {{ {targets} }} accept\n\
-         ip6 saddr :: icmpv6 type {{ mld-listener-report, mld2-listener-report }} accept\n\
-         }}\n}}\n",
-        gone(FAMILY, table),
-        wire.link,
-    )
+pub(super) fn make(batch: &mut Batch, table: &str, wire: &Wire) {
+    batch.replace(Family::Netdev, table);
+    let hook = Hook::Ingress { link: &wire.link };
+    let chain = Chain { name: CHAIN, is_nat: false, hook, priority: PRIORITY, policy: Verdict::Drop };
+    batch.chain(Family::Netdev, table, &chain, &of(wire));
 }
 
-/// The family of the tables here.
-pub(super) const FAMILY: &str = "netdev";
-
-/// Deletes a table; succeeds also if it does not exist.
-pub(super) fn gone(family: &str, table: &str) -> String {
-    format!("add table {family} {table}\ndelete table {family} {table}\n")
-}
-
-/// Removes tables, each a family and a name. One that does not exist, or cannot on this kernel, counts as removed; so do all where the
-/// program is not installed.
-pub(super) fn remove(locked: &mut Locked, tables: &[(&str, &str)], patience: Duration) -> Result<(), Error> {
-    let Some(path) = program::find(PROGRAM) else { return Ok(()) };
-    let all: String = tables.iter().map(|(family, table)| gone(family, table)).collect();
-    if call(locked, &path, &["-f", "-"], &all, patience)?.status.success() {
-        return Ok(());
-    }
-    // A kernel that does not know a family takes no script that names it.
-    for (family, table) in tables {
-        let output = call(locked, &path, &["-f", "-"], &gone(family, table), patience)?;
-        let list = ["list", "table", family, table];
-        let is_gone = output.status.success() || {
-            let listed = call(locked, &path, &list, "", patience)?;
-            // One that was killed has said nothing.
-            listed.status.code().is_some_and(|status| status != 0)
-        };
-        if !is_gone {
-            return Err(failed(&["delete", "table", family, table], output.reason()));
-        }
-    }
-    Ok(())
+fn of(wire: &Wire) -> Vec<Rule> {
+    let v4 = || wire.addresses.iter().filter_map(|ip| if let IpAddr::V4(ip) = ip { Some(*ip) } else { None });
+    let v6 = wire.addresses.iter().filter_map(|ip| if let IpAddr::V6(ip) = ip { Some(*ip) } else { None });
+    let v6: Vec<Ipv6Addr> = [link_local(wire.mac)].into_iter().chain(v6).collect();
+    let frame = || Rule::new().is(What::LinkKind, &ETHERNET.to_ne_bytes());
+    let icmp = |rule: Rule, kind| rule.is(What::Inner, &ICMP6).is(ICMP_TYPE, &[kind]);
+    let six = || Rule::new().is(What::Protocol, &IP6);
+    let no_address = || six().is(IP6_SOURCE, &Ipv6Addr::UNSPECIFIED.octets());
+    let mut all = vec![frame().is_not(SENDER, &wire.mac).then(Verdict::Drop)];
+    // Whoever asks whether somebody has an address has none yet.
+    all.extend([Ipv4Addr::UNSPECIFIED].into_iter().chain(v4()).map(|ip| {
+        let sender = [&wire.mac[..], &ip.octets()].concat();
+        let arp = frame().is(KIND, &ARP).is(What::Network(0), &ARP_OF_IP);
+        arp.is(ARP_SENDER, &sender).then(Verdict::Accept)
+    }));
+    let loopback = IpAddr::from([127, 0, 0, 0]);
+    all.push(frame().is(KIND, &IP).is_in(IP_TARGET, loopback, 8).then(Verdict::Drop));
+    all.extend(v4().map(|ip| frame().is(KIND, &IP).is(IP_SOURCE, &ip.octets()).then(Verdict::Accept)));
+    all.push(frame().is_not(KIND, &IP6).then(Verdict::Drop));
+    let of_routers = [ROUTER_ADVERTISEMENT, REDIRECT, LISTENER_QUERY];
+    all.extend(of_routers.map(|kind| icmp(six(), kind).then(Verdict::Drop)));
+    let others = icmp(six(), NEIGHBOUR_ADVERTISEMENT);
+    all.push(v6.iter().fold(others, |rule, ip| rule.is_not(NEIGHBOUR, &ip.octets())).then(Verdict::Drop));
+    all.extend(v6.iter().map(|ip| six().is(IP6_SOURCE, &ip.octets()).then(Verdict::Accept)));
+    all.extend(
+        v6.iter()
+            .map(|ip| icmp(no_address(), NEIGHBOUR_SOLICITATION).is(NEIGHBOUR, &ip.octets()).then(Verdict::Accept)),
+    );
+    all.extend(LISTENER_REPORTS.map(|kind| icmp(no_address(), kind).then(Verdict::Accept)));
+    all
 }
 
 /// Why no such rules can be made here; nothing is made.
-pub(super) fn lack(patience: Duration) -> Option<(String, &'static str)> {
-    let Some(path) = program::find(PROGRAM) else { return Some((format!("no {PROGRAM}"), "install nftables")) };
+pub(super) fn lack() -> Option<(String, &'static str)> {
     let wire = Wire { link: "lo".to_owned(), mac: [2, 0, 0, 0, 0, 0], addresses: vec![Ipv4Addr::LOCALHOST.into()] };
-    let tried = nobodys().map_err(Error::system("make", "a file in memory"));
-    let script = script("agentbin-doctor", &wire);
-    let tried = tried.and_then(|mut locked| call(&mut locked, &path, &["-c", "-f", "-"], &script, patience));
-    let reason = match tried {
-        Ok(output) if output.status.success() => return None,
-        Ok(output) => output.reason(),
-        Err(error) => error.to_string(),
+    let mut batch = Batch::new();
+    make(&mut batch, "agentbin-doctor", &wire);
+    let fix = if rules::are_there().is_ok_and(|are_there| !are_there) {
+        "the module nf_tables (CONFIG_NF_TABLES, CONFIG_NF_TABLES_NETDEV and CONFIG_NETFILTER_INGRESS)"
+    } else {
+        "a kernel with CONFIG_NF_TABLES_NETDEV and CONFIG_NETFILTER_INGRESS"
     };
-    Some((reason, "a kernel with CONFIG_NF_TABLES_NETDEV and CONFIG_NETFILTER_INGRESS"))
-}
-
-pub(super) fn call(
-    locked: &mut Locked,
-    path: &Path,
-    words: &[&str],
-    input: &str,
-    patience: Duration,
-) -> Result<program::Output, Error> {
-    let all: Vec<&str> = [PROGRAM].into_iter().chain(words.iter().copied()).collect();
-    program::run(locked, path, &all, &[], input.as_bytes(), patience).map_err(|e| failed(words, e.to_string()))
-}
-
-pub(super) fn failed(words: &[&str], reason: String) -> Error {
-    Error::Failed { program: PROGRAM.to_owned(), of: format!(" {}", words.join(" ")), reason }
+    batch.check().err().map(|error| (error.with_cause(), fix))
 }
 
 #[cfg(test)]
@@ -234,20 +209,21 @@ mod tests {
     #[test]
     fn rules_name_the_own_addresses_and_nothing_else() {
         let ips = json!([{ "interface": 2, "address": "10.126.64.2/20" }, { "interface": 2, "address": "fd00::2/64" }]);
-        let script = script("t", &Wire::of(&result(&ips)).unwrap());
-        for line in [
-            "add table netdev t",
-            "delete table netdev t",
-            "type filter hook ingress device \"veth0123abcd\" priority -500; policy drop;",
-            "ether saddr != 0a:58:0a:7e:40:02 drop",
-            "ether type arp arp htype 1 arp ptype 0x0800 arp hlen 6 arp plen 4 arp saddr ether 0a:58:0a:7e:40:02 \
-             arp saddr ip { 0.0.0.0, 10.126.64.2 } accept",
-            "ether type ip ip saddr { 10.126.64.2 } accept",
-            "ip6 saddr { fe80::858:aff:fe7e:4002, fd00::2 } accept",
-            "icmpv6 type nd-neighbor-advert @th,64,128 != { 0xfe8000000000000008580afffe7e4002, \
-             0xfd000000000000000000000000000002 } drop",
-        ] {
-            assert!(script.lines().any(|found| found == line), "{line}\n{script}");
+        let wire = Wire::of(&result(&ips)).unwrap();
+        let all = of(&wire);
+        // A sender, two of ARP, loopback, IPv4, no other protocol, three of routers, neighbours, two sources, two questions, two reports.
+        assert_eq!(all.len(), 16);
+        let link_local = link_local(wire.mac).octets();
+        assert_eq!(link_local, "fe80::858:aff:fe7e:4002".parse::<Ipv6Addr>().unwrap().octets());
+        let naming = |value: &[u8]| {
+            let all = all.iter().map(|rule| format!("{rule:?}"));
+            let value = value.iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
+            all.filter(|rule| rule.contains(&value)).count()
+        };
+        assert_eq!(naming(&wire.mac), 3);
+        assert_eq!(naming(&[10, 126, 64, 2]), 2, "of ARP, and of IPv4");
+        for own in [link_local, "fd00::2".parse::<Ipv6Addr>().unwrap().octets()] {
+            assert_eq!(naming(&own), 3, "{own:?}");
         }
     }
 

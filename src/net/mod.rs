@@ -32,6 +32,7 @@ mod noted;
 mod program;
 mod replaced;
 mod resolver;
+mod rules;
 mod users;
 mod watch;
 
@@ -343,7 +344,7 @@ impl Networks {
     /// Why tasks on the built-in bridge cannot be kept from sending with others' addresses, and the fix; `None` if they can.
     #[must_use]
     pub fn cannot_guard() -> Option<(String, &'static str)> {
-        guard::lack(PATIENCE)
+        guard::lack()
     }
 
     /// Checks whether a network can be made, and plans it; nothing is made yet.
@@ -519,8 +520,7 @@ impl Network {
         let table = guard::table(&self.record, &self.id);
         let (id, namespace, run_dir) = (&*self.id, &*self.namespace, &*self.run_dir);
         let by = connection.by();
-        let member =
-            subnets.map(|subnets| Member { id, namespace, table: &table, run_dir, subnets, patience: PATIENCE });
+        let member = subnets.map(|subnets| Member { id, namespace, table: &table, run_dir, subnets });
         let added = connected.and_then(|()| match &member {
             Some(member) if by == By::Builtin => {
                 connection.result = Some(member.add()?);
@@ -532,7 +532,7 @@ impl Network {
         let status = status.and_then(|mut status| {
             if let Some(member) = &member {
                 let wire = wire(connection)?;
-                status.unguarded = bridge::make_rules(&mut locked, member, by, &connection.mappings, &wire)?;
+                status.unguarded = bridge::make_rules(&mut locked, member, by, &connection.mappings, &wire, PATIENCE)?;
                 // When its ports are mapped: a datagram that comes before would be led to nobody, and the next ones, too.
                 forget(&self.id, &wire.addresses, &connection.mappings)?;
             }
@@ -575,15 +575,15 @@ impl Network {
             return noted::remove(self);
         };
         let (id, run_dir) = (&*self.id, &*self.run_dir);
-        let member = Member { id, namespace, table: &table, run_dir, subnets, patience: PATIENCE };
+        let member = Member { id, namespace, table: &table, run_dir, subnets };
         let unshared = if connection.by() == By::Builtin {
-            let unshared = member.remove(&mut locked)?;
+            let unshared = member.remove()?;
             forget(id, &addresses, &[])?;
             unshared
         } else {
             self.del(connection, &mut locked, &caller)?;
             forget(id, &addresses, &[])?;
-            member.remove_rules(&mut locked)?
+            member.remove_rules()?
         };
         bridge::remove_if_unused(&mut locked, run_dir, unshared, PATIENCE)?;
         noted::remove(self)

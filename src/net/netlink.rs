@@ -9,7 +9,7 @@ use netlink_packet_core::{
 };
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with, sockopt};
 
 /// Lengths of `struct nlmsghdr` and `struct nlattr`.
 const HEADER: usize = 16;
@@ -22,6 +22,8 @@ const DONE: u16 = 3;
 const LONGEST_ANSWER: usize = 8 << 10;
 /// The longest piece of a list that the kernel makes (`netlink_dump` in its `af_netlink.c`).
 const LONGEST_PIECE: usize = 32 << 10;
+/// How much of a message there is room for in a socket, unless it is asked for more.
+const USUAL_ROOM: usize = 64 << 10;
 /// Whether an attribute contains attributes.
 pub(super) const NESTED: u16 = 1 << 15;
 
@@ -49,6 +51,38 @@ impl Socket {
         outcome(answer.get(..length).unwrap_or_default())
     }
 
+    /// Sends one request for something that exists or not.
+    ///
+    /// # Errors
+    /// ENOENT, mostly, if it does not.
+    pub(super) fn is_there(&self, kind: u16, header: &[u8], attributes: &[DefaultNla]) -> io::Result<()> {
+        self.send(kind, 0, header, attributes)?;
+        let mut answer = vec![0; LONGEST_ANSWER];
+        let length = self.receive(&mut answer)?;
+        let answer = answer.get(..length).unwrap_or_default();
+        let (answered, _) = next_message(&mut &*answer)?;
+        if answered == ACKNOWLEDGED { outcome(answer) } else { Ok(()) }
+    }
+
+    /// Sends messages that are done together, of which the last one asks for an answer.
+    ///
+    /// # Errors
+    /// The first one, with the number of its message; 0 if it is of none of them.
+    pub(super) fn change(&self, messages: &[u8]) -> Result<(), (u32, io::Error)> {
+        let whole = |error: Errno| (0, error.into());
+        if messages.len() > USUAL_ROOM {
+            sockopt::set_socket_send_buffer_size_force(&self.0, messages.len().saturating_add(USUAL_ROOM))
+                .map_err(whole)?;
+        }
+        rustix::io::retry_on_intr(|| rustix::net::send(&self.0, messages, SendFlags::empty())).map_err(whole)?;
+        let mut answer = vec![0; LONGEST_ANSWER];
+        let length = self.receive(&mut answer).map_err(|error| (0, error))?;
+        let answer = answer.get(..length).unwrap_or_default();
+        // Errors come in the order of their messages, before what was asked for.
+        let number = NetlinkBuffer::new_checked(answer).map_or(0, |buffer| buffer.sequence_number());
+        outcome(answer).map_err(|error| (number, error))
+    }
+
     /// Calls `each` with everything that a request lists, without the header of its message.
     pub(super) fn list(
         &self,
@@ -67,14 +101,9 @@ impl Socket {
     }
 
     fn send(&self, kind: u16, flags: u16, header: &[u8], attributes: &[DefaultNla]) -> io::Result<()> {
-        let mut message = vec![0; HEADER];
-        message.extend_from_slice(header);
-        emit(attributes, &mut message);
-        let length = u32::try_from(message.len()).map_err(io::Error::other)?;
-        let mut first = NetlinkHeader::default();
-        (first.length, first.message_type, first.flags) = (length, kind, NLM_F_REQUEST | flags);
-        first.emit(&mut message[..HEADER]);
-        rustix::io::retry_on_intr(|| rustix::net::send(&self.0, &message, SendFlags::empty()))?;
+        let mut request = Vec::new();
+        message(&mut request, kind, flags, 0, header, attributes);
+        rustix::io::retry_on_intr(|| rustix::net::send(&self.0, &request, SendFlags::empty()))?;
         Ok(())
     }
 
@@ -83,6 +112,26 @@ impl Socket {
         let (length, _) = rustix::io::retry_on_intr(|| rustix::net::recv(&self.0, &mut *into, RecvFlags::DONTWAIT))?;
         Ok(length)
     }
+}
+
+/// Appends a message with its number, to which the kernel's answer refers.
+pub(super) fn message(
+    into: &mut Vec<u8>,
+    kind: u16,
+    flags: u16,
+    number: u32,
+    header: &[u8],
+    attributes: &[DefaultNla],
+) {
+    let start = into.len();
+    into.resize(start + HEADER, 0);
+    into.extend_from_slice(header);
+    emit(attributes, into);
+    let mut first = NetlinkHeader::default();
+    // What is too long for the field is too long for the kernel.
+    first.length = u32::try_from(into.len() - start).unwrap_or(u32::MAX);
+    (first.message_type, first.flags, first.sequence_number) = (kind, NLM_F_REQUEST | flags, number);
+    first.emit(&mut into[start..start + HEADER]);
 }
 
 /// Opens a connection on which the kernel tells about these groups, a bit each.

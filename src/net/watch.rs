@@ -11,20 +11,13 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::net::netlink::NETFILTER;
 
-use super::bridge::{self, CHAIN_NAME, CHAIN_TABLE, NFTABLES};
 use super::lease::NAME;
 use super::netlink::{attribute, listen, next_message};
-use super::{Error, PATIENCE, take_lock};
+use super::rules::{CHAIN_NAME, CHAIN_TABLE, GONE_RULE, HEADER, NEW_CHAIN, NEW_RULE, RULE_CHAIN};
+use super::{Error, PATIENCE, bridge, take_lock};
 
 /// `NFNLGRP_NFTABLES` of `<linux/netfilter/nfnetlink.h>`, as a bit.
 const GROUP: u32 = 1 << 6;
-/// Messages, and the attribute by which a rule names its chain; its table is that of [`CHAIN_TABLE`].
-const NEW_CHAIN: u16 = NFTABLES | 3;
-const NEW_RULE: u16 = NFTABLES | 6;
-const GONE_RULE: u16 = NFTABLES | 8;
-const CHAIN_OF_RULE: u16 = 2;
-/// Length of `struct nfgenmsg`, which begins with the family.
-const FAMILY_HEADER: usize = 4;
 /// Longest piece that is read at once; of a longer one the beginning is.
 const LONGEST_PIECE: usize = 64 << 10;
 
@@ -77,10 +70,10 @@ fn concerns_forwarded(mut piece: &[u8]) -> bool {
     while let Ok((kind, payload)) = next_message(&mut piece) {
         let name = match kind {
             NEW_CHAIN => Some(CHAIN_NAME),
-            NEW_RULE | GONE_RULE => Some(CHAIN_OF_RULE),
+            NEW_RULE | GONE_RULE => Some(RULE_CHAIN),
             _ => None,
         };
-        if let (Some(name), Some((header, attributes))) = (name, payload.split_at_checked(FAMILY_HEADER))
+        if let (Some(name), Some((header, attributes))) = (name, payload.split_at_checked(HEADER))
             && [libc::NFPROTO_IPV4, libc::NFPROTO_IPV6].contains(&i32::from(header[0]))
             && attribute(attributes, CHAIN_TABLE) == Some(b"filter\0")
             && attribute(attributes, name) == Some(b"FORWARD\0")
@@ -113,14 +106,14 @@ mod tests {
         let chain = |table, name| message(NEW_CHAIN, libc::NFPROTO_IPV4, &[(CHAIN_TABLE, table), (CHAIN_NAME, name)]);
         assert!(concerns_forwarded(&chain("filter", "FORWARD")));
         assert!(concerns_forwarded(&[chain("nat", "DOCKER"), chain("filter", "FORWARD")].concat()), "the second one");
-        let rule = [(CHAIN_TABLE, "filter"), (CHAIN_OF_RULE, "FORWARD")];
+        let rule = [(CHAIN_TABLE, "filter"), (RULE_CHAIN, "FORWARD")];
         assert!(concerns_forwarded(&message(GONE_RULE, libc::NFPROTO_IPV6, &rule)));
         assert!(concerns_forwarded(&message(NEW_RULE, libc::NFPROTO_IPV4, &rule)));
         let others = [
             chain("filter", "AGENTBIN-FORWARD"),
             chain("nat", "FORWARD"),
             message(NEW_CHAIN, libc::NFPROTO_INET, &[(CHAIN_TABLE, "filter"), (CHAIN_NAME, "FORWARD")]),
-            message(NEW_RULE, libc::NFPROTO_IPV4, &[(CHAIN_TABLE, "filter"), (CHAIN_OF_RULE, "AGENTBIN-FORWARD")]),
+            message(NEW_RULE, libc::NFPROTO_IPV4, &[(CHAIN_TABLE, "filter"), (RULE_CHAIN, "AGENTBIN-FORWARD")]),
             chain("filter", "FORWARD")[..20].to_vec(),
             vec![0; 64],
             Vec::new(),

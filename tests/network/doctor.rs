@@ -59,7 +59,7 @@ fn g1_doctor_says_what_connects() {
     // Where there are no plugins.
     mount(Some("none"), Path::new(PLUGINS), Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
     let connects = row("network mode bridge");
-    assert!(connects["value"].as_str().unwrap().starts_with("by agentbin and nft: not all of bridge"), "{connects}");
+    assert!(connects["value"].as_str().unwrap().starts_with("by agentbin itself: not all of bridge"), "{connects}");
     assert_eq!(row("bridge, veth and rules")["value"], "yes");
     nix::mount::umount(PLUGINS).unwrap();
     assert_eq!(site.state(), before);

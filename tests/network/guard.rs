@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::io::BufRead as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use nix::mount::{MsFlags, mount};
-
-use crate::site::{By, Site, done, group, job};
-use crate::world::{need_root, seconds, wait_for_text};
+use crate::kernel::{Answers, Call, Reply, answered};
+use crate::site::{By, HOST, HOST_IPV6, Site, done, group, job};
+use crate::world::{World, need_root, seconds, wait_for_text};
 
 /// Sends each frame with its name in it, the honest ones last, round after round. What is sent goes to all on the bridge.
 const SENDER: &str = r#"
@@ -241,50 +241,128 @@ fn a_task_on_the_bridge_sends_with_its_own_addresses_only(by: By) {
     assert_eq!(site.state(), before);
 }
 
-/// G1: where the rules cannot be made, the network works without them, and an event says what that leaves open, and why.
+/// G1: what others are told of the rules of an allocation, in the words of nft.
+#[test]
+fn g1_the_rules_of_an_allocation_are_listed_by_nft() {
+    need_root!();
+    let site = Site::with_ipv6(By::Builtin);
+    let before = site.state();
+    let network = "mode = \"bridge\"\nport \"http\" {\n static = 18080\n to = 8080\n}\nport \"six\" {\n static = 18081\n to = 8081\n \
+                   host_network = \"six\"\n}";
+    let script = "ip -o link show eth0; echo up; sleep 1000";
+    let run = site.start("g", &job("service", &[group("g", "raw_exec", network, script)]), &[]);
+    wait_for_text(&run.stdout, "up");
+    let told: serde_json::Value =
+        serde_json::from_str(&site.world.agentbin(&["network", "status", "--json"]).stdout).unwrap();
+    let own = told["networks"][0]["address"].as_str().unwrap();
+    let own6 = told["networks"][0]["address_ipv6"].as_str().unwrap();
+    let text = String::from_utf8_lossy(&run.stdout.lock().unwrap()).into_owned();
+    let mac = text.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+    let [table] = &site.tables()[..] else { panic!("{:?}", site.tables()) };
+    let list = |family: &str, table: &str| done("nft", &["list", "table", family, table]);
+    let bytes = mac.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect::<Vec<_>>();
+    let local = [0xfe80, 0, 0, 0].into_iter().chain(
+        [[bytes[0] ^ 2, bytes[1]], [bytes[2], 0xff], [0xfe, bytes[3]], [bytes[4], bytes[5]]].map(u16::from_be_bytes),
+    );
+    let local = std::net::Ipv6Addr::from(<[u16; 8]>::try_from(local.collect::<Vec<_>>()).unwrap());
+    let neighbour = |ip: std::net::Ipv6Addr| format!("{:#034x}", ip.to_bits());
+    let (local_number, own6_number) = (neighbour(local), neighbour(own6.parse().unwrap()));
+    let wire = [
+        "policy drop;".to_owned(),
+        format!("ether saddr != {mac} drop"),
+        format!("arp htype 1 arp ptype ip arp hlen 6 arp plen 4 arp saddr ether {mac} arp saddr ip 0.0.0.0 accept"),
+        format!("arp htype 1 arp ptype ip arp hlen 6 arp plen 4 arp saddr ether {mac} arp saddr ip {own} accept"),
+        "ip daddr 127.0.0.0/8 drop".to_owned(),
+        format!("ip saddr {own} accept"),
+        "ether type != ip6 drop".to_owned(),
+        "icmpv6 type nd-router-advert drop".to_owned(),
+        "icmpv6 type nd-redirect drop".to_owned(),
+        "icmpv6 type mld-listener-query drop".to_owned(),
+        format!("icmpv6 type nd-neighbor-advert @th,64,128 != {local_number} @th,64,128 != {own6_number} drop"),
+        format!("ip6 saddr {local} accept"),
+        format!("ip6 saddr {own6} accept"),
+        format!("ip6 saddr :: icmpv6 type nd-neighbor-solicit @th,64,128 {local_number} accept"),
+        format!("ip6 saddr :: icmpv6 type nd-neighbor-solicit @th,64,128 {own6_number} accept"),
+        "ip6 saddr :: icmpv6 type mld-listener-report accept".to_owned(),
+        "ip6 saddr :: icmpv6 type mld2-listener-report accept".to_owned(),
+    ];
+    let ports = ["prerouting priority dstnat - 1", "output priority -101"];
+    let ports = ports.map(|place| format!("type nat hook {place}; policy accept;"));
+    let lines = |listed: &str| listed.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
+    let missing = |listed: &str, wanted: &[String]| {
+        let listed = lines(listed);
+        let is_there = |line: &&String| !listed.iter().any(|found| found.ends_with(line.as_str()));
+        wanted.iter().filter(is_there).cloned().collect::<Vec<_>>()
+    };
+    let listed = list("netdev", table);
+    assert_eq!(missing(&listed, &wire), [""; 0], "{listed}");
+    assert_eq!(lines(&listed).len(), wire.len() + 4, "a table, its chain, and nothing else: {listed}");
+    let listed = list("ip", table);
+    let leads = [format!("ip daddr {HOST} tcp dport 18080 dnat to {own}:8080")];
+    assert_eq!(missing(&listed, &leads), [""; 0], "{listed}");
+    assert!(ports.iter().all(|line| listed.contains(line)), "{listed}");
+    let listed = list("ip6", table);
+    let leads = [format!("ip6 daddr {HOST_IPV6} tcp dport 18081 dnat to [{own6}]:8081")];
+    assert_eq!(missing(&listed, &leads), [""; 0], "{listed}");
+    let shared = [
+        "iifname \"agentbin\" ip daddr 127.0.0.0/8 ct state ! established,related drop",
+        "ip saddr 10.126.64.0/20 ip daddr != 224.0.0.0/4 oifname != \"agentbin\" masquerade",
+        "oifname \"agentbin\" ct status dnat ip saddr 10.126.64.0/20 masquerade",
+        "oifname \"agentbin\" ct status dnat ip saddr 127.0.0.0/8 masquerade",
+    ];
+    let listed = list("ip", "agentbin");
+    assert_eq!(missing(&listed, &shared.map(str::to_owned)), [""; 0], "{listed}");
+    let shared = [
+        "ip6 saddr fd00:7::/64 ip6 daddr != ff00::/8 oifname != \"agentbin\" masquerade",
+        "oifname \"agentbin\" ct status dnat ip6 saddr fd00:7::/64 masquerade",
+    ];
+    let listed = list("ip6", "agentbin");
+    assert_eq!(missing(&listed, &shared.map(str::to_owned)), [""; 0], "{listed}");
+    site.stop(run);
+    assert_eq!(site.state(), before);
+}
+
+/// G1: where the kernel does not take the rules, the network works without them, and an event says what that leaves open, and why.
 #[test]
 fn g1_a_bridge_without_rules_says_what_it_leaves_open() {
     need_root!();
-    let site = Site::new();
-    let before = site.state();
-    let text = job("batch", &[group("g", "raw_exec", "mode = \"bridge\"", "ip -o -4 address show eth0")]);
-    let nft = ["/usr/local/sbin/nft", "/usr/local/bin/nft", "/usr/sbin/nft", "/usr/bin/nft", "/sbin/nft", "/bin/nft"];
-    let nft = nft.iter().find(|path| std::path::Path::new(path).exists()).unwrap();
-    let real = site.world.path("nft");
-    crate::world::copy_program(std::path::Path::new(nft), &real);
-    // A kernel that has no such rules, but lists what there is.
-    let refuses = format!(
-        "#!/bin/sh\ncase \"$*\" in *-f*) echo 'Operation not supported' >&2; exit 1;; esac\nexec {} \"$@\"\n",
-        real.display()
-    );
-    let refuses = site.world.file("refuses", &refuses);
-    std::fs::set_permissions(&refuses, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let over = |file: &std::path::Path| {
-        mount(Some(file), *nft, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
-    };
-    for (file, why, fix) in [
-        (refuses.as_path(), "Operation not supported", "CONFIG_NF_TABLES_NETDEV"),
-        (std::path::Path::new("/dev/null"), "nft is not installed (package nftables)", "install nftables"),
+    for (by, why, fix) in [
+        (By::Plugins, "Operation not supported", "CONFIG_NF_TABLES_NETDEV"),
+        (By::Builtin, "Operation not supported", "CONFIG_NF_TABLES_NETDEV"),
+        (By::PluginsAlone, "Operation not supported", "the module nf_tables"),
     ] {
-        over(file);
+        let mut site = Site::made(by);
+        let before = site.state();
+        if by != By::PluginsAlone {
+            // A kernel that has no such rules, but others.
+            let netdev = nix::libc::NFPROTO_NETDEV as u8;
+            let answers: Answers = Arc::new(Mutex::new(move |call: &Call| {
+                let is_netdev = |(kind, rest): &(u16, Vec<u8>)| *kind >> 8 == 10 && rest.first() == Some(&netdev);
+                if call.messages().iter().any(is_netdev) { Reply::Fails(nix::libc::EOPNOTSUPP) } else { Reply::Own }
+            }));
+            site.world.prepare(move |command| answered(command, &answers));
+        }
+        let text = job("batch", &[group("g", "raw_exec", "mode = \"bridge\"", "ip -o -4 address show eth0")]);
         let out = site.run(&text, &[]);
-        assert!(out.status == 0 && out.stdout.contains("10.126."), "{out:?}");
+        assert!(out.status == 0 && out.stdout.contains("10.126."), "{by:?}: {out:?}");
         let says = format!("{}{}", out.stdout, out.stderr);
-        assert!(says.contains("CAP_NET_RAW") && says.contains(why) && says.contains("agentbin doctor"), "{out:?}");
+        assert!(
+            says.contains("CAP_NET_RAW") && says.contains(why) && says.contains("agentbin doctor"),
+            "{by:?}: {out:?}"
+        );
         let doctor = site.world.agentbin(&["doctor", "--json"]);
         let checks: serde_json::Value = serde_json::from_str(&doctor.stdout).unwrap();
         let row = checks["checks"].as_array().unwrap().iter().find(|row| row["name"] == "network rules (netdev)");
         let row = row.unwrap_or_else(|| panic!("{checks}")).to_string();
-        assert!(row.contains("warn") && row.contains(fix), "{row}");
+        assert!(row.contains("warn") && row.contains(fix), "{by:?}: {row}");
+        let after = site.state();
+        let left: Vec<_> = after.symmetric_difference(&before).collect();
+        assert!(left.is_empty(), "{by:?}: {left:#?}");
     }
-    for _ in 0..2 {
-        nix::mount::umount(*nft).unwrap();
-    }
-    let doctor = site.world.agentbin(&["doctor", "--json"]);
+    let doctor = World::new().agentbin(&["doctor", "--json"]);
     let checks: serde_json::Value = serde_json::from_str(&doctor.stdout).unwrap();
     let rows = checks["checks"].as_array().unwrap();
     assert!(rows.iter().any(|row| row["name"] == "network rules (netdev)" && row["state"] == "ok"), "{checks}");
-    assert_eq!(site.state(), before);
 }
 
 /// G1: a bridge has room for so many allocations; the next one is told so, and nothing is left of it.

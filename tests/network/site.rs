@@ -9,6 +9,7 @@ use std::process::Command;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
+use crate::kernel::hide_tables;
 use crate::world::{Out, Running, World, copy_program, signal};
 
 /// The address of the machine; its neighbour on the wire has 198.51.100.9.
@@ -23,7 +24,7 @@ pub const PLUGINS: &str = "/usr/lib/cni";
 pub enum By {
     /// The reference plugins.
     Plugins,
-    /// The same on a machine without nft.
+    /// The same on a machine without nf_tables, where iptables is the older one.
     PluginsAlone,
     /// agentbin itself, as no plugins are found.
     Builtin,
@@ -36,11 +37,11 @@ pub struct Site {
     has_ipv6: bool,
 }
 
-/// The program nft where agentbin does not find it.
-const NFT: &str = "/run/nft";
+/// The programs of iptables for nf_tables, and those for the kernel's older tables; each file is all of them.
+const IPTABLES: &str = "/usr/sbin/xtables-nft-multi";
+const OLDER_IPTABLES: &str = "/usr/sbin/xtables-legacy-multi";
 
 pub fn done(program: &str, words: &[&str]) -> String {
-    let program = if program == "nft" && Path::new(NFT).exists() { NFT } else { program };
     let out = Command::new(program).args(words).output().unwrap();
     assert!(out.status.success(), "{program} {words:?}: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).unwrap()
@@ -69,10 +70,7 @@ impl Site {
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
         mount(Some("run"), "/run", Some("tmpfs"), MsFlags::empty(), Some("mode=755")).unwrap();
         if by == By::PluginsAlone {
-            let places = ["/usr/sbin/nft", "/sbin/nft"];
-            let place = places.into_iter().find(|place| Path::new(place).is_file()).expect("nft is installed");
-            copy_program(Path::new(place), Path::new(NFT));
-            mount(Some("/dev/null"), place, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+            mount(Some(OLDER_IPTABLES), IPTABLES, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
         }
         // Its addresses come when they please.
         for which in ["all", "default"] {
@@ -113,7 +111,11 @@ impl Site {
             add_ipv6();
         }
         // The chains that the reference plugin for ports leaves empty, for all that use it.
-        let site = Site { world: World::new(), by, has_ipv6 };
+        let mut world = World::new();
+        if by == By::PluginsAlone {
+            world.prepare(hide_tables);
+        }
+        let site = Site { world, by, has_ipv6 };
         let six = if has_ipv6 { "port \"six\" { host_network = \"six\" }" } else { "" };
         let ports = format!("mode = \"bridge\"\nport \"p\" {{}}\n{six}");
         let out = site.run(&job("batch", &[group("first", "raw_exec", &ports, "true")]), &[]);

@@ -55,7 +55,11 @@ pub struct World {
     dir: TempDir,
     /// What was there before: somebody else's.
     before: Before,
+    /// What is done to each program before it is started.
+    prepare: Option<Prepare>,
 }
+
+type Prepare = Box<dyn Fn(&mut Command) + Send + Sync>;
 
 struct Before {
     network_namespaces: BTreeSet<PathBuf>,
@@ -99,7 +103,19 @@ impl World {
             parents: parents(),
             cgroups: parents().iter().flat_map(|p| folders(p)).collect(),
         };
-        World { dir, before }
+        World { dir, before, prepare: None }
+    }
+
+    /// Does this to each program before it is started, from now on.
+    pub fn prepare(&mut self, how: impl Fn(&mut Command) + Send + Sync + 'static) {
+        self.prepare = Some(Box::new(how));
+    }
+
+    fn prepared(&self, mut command: Command) -> Command {
+        if let Some(prepare) = &self.prepare {
+            prepare(&mut command);
+        }
+        command
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -125,7 +141,7 @@ impl World {
         let mut command = Command::new(program);
         command.arg("run").arg("--data-dir").arg(self.data_dir()).args(args).stdin(Stdio::null());
         command.env("XDG_RUNTIME_DIR", self.dir.path());
-        command
+        self.prepared(command)
     }
 
     /// Another command on the same data dir.
@@ -135,7 +151,7 @@ impl World {
         if args.first() == Some(&"gc") {
             command.arg("--data-dir").arg(self.data_dir());
         }
-        command.output().unwrap().into()
+        self.prepared(command).output().unwrap().into()
     }
 
     /// Another command about the runs here, of whom no other directory is looked into.
@@ -143,7 +159,7 @@ impl World {
         let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
         command.arg(args[0]).arg("--data-dir").arg(self.data_dir()).args(&args[1..]).stdin(Stdio::null());
         command.env("XDG_RUNTIME_DIR", self.path(""));
-        command
+        self.prepared(command)
     }
 
     /// What such a command says.
