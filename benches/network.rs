@@ -105,6 +105,45 @@ fn ours(agentbin: &Path, dir: &Path) -> Result<Vec<Candidate>> {
     ])
 }
 
+/// An allocation that is on our bridge all the time: the bridges of the others stay, and ours goes with its last allocation.
+struct Held<'a> {
+    agentbin: &'a Path,
+    data: PathBuf,
+}
+
+impl Held<'_> {
+    const NAME: &'static str = "held";
+
+    fn new<'a>(agentbin: &'a Path, dir: &Path) -> Result<Held<'a>> {
+        let held = Held { agentbin, data: dir.join("held-data") };
+        let file = dir.join("held.nomad.hcl");
+        let job = format!(
+            "job \"{}\" {{\n group \"held\" {{\n network {{\n mode = \"bridge\"\n }}\n task \"held\" {{\n driver = \"exec\"\n \
+             config {{\n command = \"/bin/sleep\"\n args = [\"infinity\"]\n }}\n }}\n }}\n}}\n",
+            Held::NAME
+        );
+        fs::write(&file, job).context("write the job file")?;
+        let run = ["run", "--quiet", "--detach", "--cni-path", "/nonexistent"];
+        held.call(&run, &file.display().to_string())?;
+        Ok(held)
+    }
+
+    fn call(&self, arguments: &[&str], last: &str) -> Result<()> {
+        let (agentbin, data) = (self.agentbin.display().to_string(), self.data.display().to_string());
+        let (name, rest) = arguments.split_first().context("no arguments")?;
+        let all = [&[&agentbin, *name, "--data-dir", &data][..], rest, &[last]].concat();
+        call(&all.into_iter().map(str::to_owned).collect::<Vec<_>>())
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.call(&["stop"], Held::NAME) {
+            eprintln!("cannot stop what was held on the bridge: {error:#}");
+        }
+    }
+}
+
 /// An image with `/bin/true` alone, in a store of the bench's own.
 fn podman(dir: &Path) -> Result<Vec<Candidate>> {
     let podman = program("podman").context("podman is not installed (scripts/setup --bench installs it)")?;
@@ -196,6 +235,7 @@ pub fn measure(options: &Options, agentbin: &Path, dir: &Path) -> Result<Network
             Err(error) => notes.push(format!("{error:#}")),
         }
     };
+    let _held = Held::new(agentbin, dir)?;
     let all_of_ours = ours(agentbin, dir)?;
     let wanted = all_of_ours.len();
     for one in all_of_ours {

@@ -72,7 +72,7 @@ fn g1_without_plugins_groups_reach_each_other_and_are_reached_over_mapped_ports(
     groups_reach_each_other_and_are_reached_over_mapped_ports(By::Builtin);
 }
 
-/// G1: the same where they are, and the kernel has no nf_tables.
+/// G1: the same where they are, and the kernel has no `nf_tables`.
 #[test]
 fn g1_without_nf_tables_groups_reach_each_other_and_are_reached_over_mapped_ports() {
     need_root!();
@@ -192,7 +192,7 @@ fn g1_without_plugins_udp_hairpin_and_the_hosts_loopback() {
     udp_hairpin_and_the_hosts_loopback(By::Builtin);
 }
 
-/// G1: the same where they are, and the kernel has no nf_tables.
+/// G1: the same where they are, and the kernel has no `nf_tables`.
 #[test]
 fn g1_without_nf_tables_udp_hairpin_and_the_hosts_loopback() {
     need_root!();

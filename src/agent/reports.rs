@@ -25,29 +25,34 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// Takes reports until there is no engine any more.
 pub(super) async fn run(core: Arc<Core>, mut reports: mpsc::Receiver<Report>) {
-    let mut batch: BTreeMap<String, Report> = BTreeMap::new();
     while let Some(first) = reports.recv().await {
-        let until = Instant::now() + PREPARING;
-        let (mut next, mut is_urgent) = (Some(first), false);
-        while let Some(report) = next {
-            is_urgent |= report.client_status != ClientStatus::Pending;
-            batch.insert(report.id.clone(), report);
-            next = if batch.len() == MOST {
-                None
-            } else if is_urgent {
-                // Those that came while the last ones were kept.
-                reports.try_recv().ok()
-            } else {
-                timeout_at(until, reports.recv()).await.ok().flatten()
-            };
-        }
+        let batch = together(first, &mut reports).await;
         // What cannot be kept now is not lost: the engine waits meanwhile.
         while let Err(error) = take(&core, batch.clone()).await {
             tracing::error!(error = crate::alloc::chain(&error), "cannot keep the state of allocations; trying again");
             tokio::time::sleep(AGAIN).await;
         }
-        batch.clear();
     }
+}
+
+/// Reports that are kept in one change, by allocation; of each, the last one counts.
+async fn together(first: Report, reports: &mut mpsc::Receiver<Report>) -> BTreeMap<String, Report> {
+    let mut batch = BTreeMap::new();
+    let until = Instant::now() + PREPARING;
+    let (mut next, mut is_urgent) = (Some(first), false);
+    while let Some(report) = next {
+        is_urgent |= report.client_status != ClientStatus::Pending;
+        batch.insert(report.id.clone(), report);
+        next = if batch.len() == MOST {
+            None
+        } else if is_urgent {
+            // Those that came while the last ones were kept.
+            reports.try_recv().ok()
+        } else {
+            timeout_at(until, reports.recv()).await.ok().flatten()
+        };
+    }
+    batch
 }
 
 /// What follows from reports.
@@ -125,4 +130,54 @@ fn keep(core: &Core, change: &mut Change<'_>, batch: BTreeMap<String, Report>) -
         }
     }
     Ok(followed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(id: &str, client_status: ClientStatus) -> Report {
+        Report {
+            id: id.to_owned(),
+            client_status,
+            client_description: String::new(),
+            task_states: BTreeMap::default(),
+            network_status: None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn that_a_task_runs_is_kept_at_once_and_that_it_is_prepared_is_kept_with_what_comes_next() {
+        let (say, mut reports) = mpsc::channel(MOST * 2);
+        let began = Instant::now();
+        let batch = together(report("a", ClientStatus::Running), &mut reports).await;
+        assert_eq!((began.elapsed(), batch.len()), (Duration::ZERO, 1));
+
+        let began = Instant::now();
+        let later = say.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            later.send(report("a", ClientStatus::Running)).await.unwrap();
+            later.send(report("b", ClientStatus::Pending)).await.unwrap();
+        });
+        let batch = together(report("a", ClientStatus::Pending), &mut reports).await;
+        assert_eq!(began.elapsed(), Duration::from_millis(10), "no longer than until it runs");
+        assert_eq!(batch["a"].client_status, ClientStatus::Running);
+        assert_eq!(batch.len(), 2, "what is there already is kept too");
+
+        let began = Instant::now();
+        let batch = together(report("a", ClientStatus::Pending), &mut reports).await;
+        assert_eq!((began.elapsed(), batch.len()), (PREPARING, 1), "others do not wait for it without end");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_change_has_a_limit() {
+        let (say, mut reports) = mpsc::channel(MOST * 2);
+        for number in 0..=MOST {
+            say.send(report(&number.to_string(), ClientStatus::Running)).await.unwrap();
+        }
+        let first = reports.recv().await.unwrap();
+        assert_eq!(together(first, &mut reports).await.len(), MOST);
+        assert_eq!(reports.len(), 1);
+    }
 }

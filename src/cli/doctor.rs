@@ -168,8 +168,12 @@ fn network(checks: &mut Checks) {
     };
     let (value, mend) = match error {
         net::Error::NoProgram { program, .. } => {
-            (format!("no {program}"), "install nftables, or iptables and the CNI plugins")
+            (format!("no {program}"), "install iptables, which the CNI plugins call")
         }
+        net::Error::NoTables => (
+            "the kernel has no nf_tables".to_owned(),
+            "modprobe nf_tables (CONFIG_NF_TABLES), or install iptables and the CNI plugins",
+        ),
         other => (chain(&other), "agentbin run --bridge-network-subnet; agentbin(8), NETWORKS"),
     };
     let cost = "groups with network mode bridge cannot be started";

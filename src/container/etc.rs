@@ -276,11 +276,20 @@ fn cover(etc: OwnedFd, part: &Path, dev: &Root) -> Result<(), Failure> {
                 | MountAttrFlags::MOUNT_ATTR_NOEXEC;
             new_filesystem(c"tmpfs", &[("size", Some("4k")), ("mode", Some("755"))], attributes).step(step)?
         } else {
-            clone_mount(null.as_fd()).step(step)?
+            mask(null.as_fd()).step(step)?
         };
         attach(cover.as_fd(), place.as_fd()).step(step)?;
     }
     Ok(())
+}
+
+/// The null device of the task, as a mount that is to cover a file: read-only, as whoever may change the mode of what is at that place
+/// would change it for everybody who uses the device.
+pub(super) fn mask(null: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let copy = clone_mount(null)?;
+    let attributes = if mutant::on("c11-null") { MountAttrFlags::empty() } else { MountAttrFlags::MOUNT_ATTR_RDONLY };
+    set_attributes(copy.as_fd(), attributes, 0, false)?;
+    Ok(copy)
 }
 
 #[cfg(test)]

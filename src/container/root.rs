@@ -536,7 +536,7 @@ fn hide_machine(
         outward.refuse(place.as_fd()).map_err(|error| refused(step(), error))?;
         let stat = rustix::fs::fstat(&place).step(step)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-            attach(clone_tree(null.as_fd(), Path::new("")).step(step)?.as_fd(), place.as_fd()).step(step)?;
+            attach(etc::mask(null.as_fd()).step(step)?.as_fd(), place.as_fd()).step(step)?;
         } else if let Some(empty) = &empty {
             attach(clone_tree(empty.as_fd(), Path::new("")).step(step)?.as_fd(), place.as_fd()).step(step)?;
         } else {

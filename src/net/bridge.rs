@@ -3,7 +3,7 @@
 //! The reference plugins connect each allocation and map its ports; where they are not installed, `builtin` does. Rules that are the
 //! same for all allocations are in a table of our own, once: packets leave with the host's address, and do not reach the host's
 //! loopback. Where rules of iptables drop forwarded packets, a chain of ours accepts those of the bridge. Where the kernel has no
-//! nf_tables, for which the plugins do not ask, all of them are in chains of iptables. Bridge and rules are removed with the last allocation. Rules for a
+//! `nf_tables`, for which the plugins do not ask, all of them are in chains of iptables. Bridge and rules are removed with the last allocation. Rules for a
 //! single allocation are in `guard`, and in `builtin` those of its ports.
 
 use std::fs;
@@ -30,7 +30,7 @@ const INPUT: &str = "AGENTBIN-INPUT";
 const LEAVE: &str = "AGENTBIN-LEAVE";
 /// Longest mark file that is read, in bytes: two subnets.
 const LONGEST_MARK: u64 = 128;
-/// Table, chain of the kernel, our chain: beside rules of nf_tables there is the first, for IPv6 the first two.
+/// Table, chain of the kernel, our chain: beside rules of `nf_tables` there is the first, for IPv6 the first two.
 const JUMPS: [(&str, &str, &str); 3] =
     [("filter", "FORWARD", FORWARD), ("nat", "POSTROUTING", LEAVE), ("filter", "INPUT", INPUT)];
 
@@ -74,7 +74,7 @@ impl Tables {
         iptables(self.iptables).and_then(|_| iptables(self.restore)).map(drop)
     }
 
-    /// The file that says that the chain for forwarded packets may exist beside the rules of nf_tables. The chain itself is not asked for: a
+    /// The file that says that the chain for forwarded packets may exist beside the rules of `nf_tables`. The chain itself is not asked for: a
     /// question that fails would be taken for a no, and the chain would stay.
     fn accepts(self, run_dir: &Path) -> PathBuf {
         run_dir.join("lock").join(self.accepts)
@@ -372,7 +372,7 @@ fn used(run_dir: &Path) -> Result<usize, Error> {
     Ok(v4.max(taken.len() - v4))
 }
 
-/// Removes what all allocations share, if no allocation has an address any more. The rules of nf_tables may be `unshared` already.
+/// Removes what all allocations share, if no allocation has an address any more. The rules of `nf_tables` may be `unshared` already.
 pub(super) fn remove_if_unused(
     locked: &mut Locked,
     run_dir: &Path,

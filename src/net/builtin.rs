@@ -214,11 +214,11 @@ fn leads(mapping: &Mapping, to: IpAddr) -> Rule {
     let Mapping { host, inside, protocol, ip } = mapping;
     let protocol = if protocol == "udp" { libc::IPPROTO_UDP } else { libc::IPPROTO_TCP } as u8;
     let at = match ip {
-        ip if ip.is_unspecified() => Rule::new().to_machine(),
-        IpAddr::V4(ip) => Rule::new().is(IP_TARGET, &ip.octets()),
-        IpAddr::V6(ip) => Rule::new().is(IP6_TARGET, &ip.octets()),
+        ip if ip.is_unspecified() => Rule::new().local(),
+        IpAddr::V4(ip) => Rule::new().with(IP_TARGET, &ip.octets()),
+        IpAddr::V6(ip) => Rule::new().with(IP6_TARGET, &ip.octets()),
     };
-    at.is(What::Inner, &[protocol]).is(PORT, &host.to_be_bytes()).lead_to(SocketAddr::new(to, *inside))
+    at.with(What::Inner, &[protocol]).with(PORT, &host.to_be_bytes()).lead_to(SocketAddr::new(to, *inside))
 }
 
 /// Gives the interface inside its addresses, and brings it up.
@@ -245,7 +245,7 @@ fn shared(subnets: Subnets) -> Batch {
     let mut batch = Batch::new();
     batch.replace(Family::V4, name);
     let loopback = IpAddr::from([127, 0, 0, 0]);
-    let knocks = Rule::new().by(What::From, name).is_in(IP_TARGET, loopback, 8);
+    let knocks = Rule::new().by(What::From, name).within(IP_TARGET, loopback, 8);
     let knocks = knocks.without_state(ESTABLISHED | RELATED).then(Verdict::Drop);
     let (hook, policy) = (Hook::Input, Verdict::Accept);
     let input = Chain { name: "input", is_nat: false, hook, priority: BEFORE_FILTERS, policy };
@@ -270,10 +270,10 @@ fn leave(
     more: &[(IpAddr, u8)],
 ) {
     let (name, family) = (lease::NAME, Family::of(subnet.base));
-    let out = Rule::new().is_in(source, subnet.base, subnet.prefix).is_not_in(target, multicast.0, multicast.1);
+    let out = Rule::new().within(source, subnet.base, subnet.prefix).outside(target, multicast.0, multicast.1);
     let out = out.not_by(What::To, name).masquerade();
     let back = |(base, prefix): (IpAddr, u8)| {
-        Rule::new().by(What::To, name).with_status(LED).is_in(source, base, prefix).masquerade()
+        Rule::new().by(What::To, name).with_status(LED).within(source, base, prefix).masquerade()
     };
     let back = [(subnet.base, subnet.prefix)].into_iter().chain(more.iter().copied()).map(back);
     let (hook, policy) = (Hook::Postrouting, Verdict::Accept);

@@ -100,15 +100,12 @@ impl Stale<'_> {
     }
 }
 
-/// How many connections the kernel remembers in this network namespace, those of packets that are just under way included. Absent
-/// where it remembers none.
-const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
-
 /// Makes the kernel forget the connections from and to these addresses, and datagrams that have come to these ports. A kernel that
 /// remembers none, or has no calls for it, is left as it is.
 pub(super) fn forget(addresses: &[IpAddr], mappings: &[Mapping], patience: Duration) -> io::Result<()> {
-    // The list takes the kernel 10 ms on a usual machine, however short it is.
-    if std::fs::read(COUNT).is_ok_and(|count| count.trim_ascii() == b"0") {
+    // The list takes the kernel 10 ms on a usual machine, however short it is. Packets that are just under way count as well; where
+    // nothing is remembered, the file is absent.
+    if std::fs::read("/proc/sys/net/netfilter/nf_conntrack_count").is_ok_and(|count| count.trim_ascii() == b"0") {
         return Ok(());
     }
     let stale = Stale::new(addresses, mappings)?;

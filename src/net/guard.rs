@@ -5,7 +5,7 @@
 //! neighbour advertisements only for its own address. Router advertisements, redirects, multicast listener queries, other
 //! protocols, tagged frames and packets for the host's loopback are dropped.
 //!
-//! The rules are a table of nf_tables per allocation, named after the data directory and the allocation.
+//! The rules are a table of `nf_tables` per allocation, named after the data directory and the allocation.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::ffi::OsStrExt as _;
@@ -29,7 +29,7 @@ const IP6: [u8; 2] = [0x86, 0xdd];
 const ICMP6: [u8; 1] = [libc::IPPROTO_ICMPV6 as u8];
 /// The header of ARP between addresses of Ethernet and of IPv4, up to what is asked.
 const ARP_OF_IP: [u8; 6] = [0x00, 0x01, 0x08, 0x00, 6, 4];
-/// Types of messages of ICMPv6 (RFC 4861, RFC 2710, RFC 3810).
+/// Types of messages of `ICMPv6` (RFC 4861, RFC 2710, RFC 3810).
 const LISTENER_QUERY: u8 = 130;
 const LISTENER_REPORTS: [u8; 2] = [131, 143];
 const ROUTER_ADVERTISEMENT: u8 = 134;
@@ -119,29 +119,29 @@ fn of(wire: &Wire) -> Vec<Rule> {
     let v4 = || wire.addresses.iter().filter_map(|ip| if let IpAddr::V4(ip) = ip { Some(*ip) } else { None });
     let v6 = wire.addresses.iter().filter_map(|ip| if let IpAddr::V6(ip) = ip { Some(*ip) } else { None });
     let v6: Vec<Ipv6Addr> = [link_local(wire.mac)].into_iter().chain(v6).collect();
-    let frame = || Rule::new().is(What::LinkKind, &ETHERNET.to_ne_bytes());
-    let icmp = |rule: Rule, kind| rule.is(What::Inner, &ICMP6).is(ICMP_TYPE, &[kind]);
-    let six = || Rule::new().is(What::Protocol, &IP6);
-    let no_address = || six().is(IP6_SOURCE, &Ipv6Addr::UNSPECIFIED.octets());
-    let mut all = vec![frame().is_not(SENDER, &wire.mac).then(Verdict::Drop)];
+    let frame = || Rule::new().with(What::LinkKind, &ETHERNET.to_ne_bytes());
+    let icmp = |rule: Rule, kind| rule.with(What::Inner, &ICMP6).with(ICMP_TYPE, &[kind]);
+    let six = || Rule::new().with(What::Protocol, &IP6);
+    let no_address = || six().with(IP6_SOURCE, &Ipv6Addr::UNSPECIFIED.octets());
+    let mut all = vec![frame().without(SENDER, &wire.mac).then(Verdict::Drop)];
     // Whoever asks whether somebody has an address has none yet.
     all.extend([Ipv4Addr::UNSPECIFIED].into_iter().chain(v4()).map(|ip| {
         let sender = [&wire.mac[..], &ip.octets()].concat();
-        let arp = frame().is(KIND, &ARP).is(What::Network(0), &ARP_OF_IP);
-        arp.is(ARP_SENDER, &sender).then(Verdict::Accept)
+        let arp = frame().with(KIND, &ARP).with(What::Network(0), &ARP_OF_IP);
+        arp.with(ARP_SENDER, &sender).then(Verdict::Accept)
     }));
     let loopback = IpAddr::from([127, 0, 0, 0]);
-    all.push(frame().is(KIND, &IP).is_in(IP_TARGET, loopback, 8).then(Verdict::Drop));
-    all.extend(v4().map(|ip| frame().is(KIND, &IP).is(IP_SOURCE, &ip.octets()).then(Verdict::Accept)));
-    all.push(frame().is_not(KIND, &IP6).then(Verdict::Drop));
+    all.push(frame().with(KIND, &IP).within(IP_TARGET, loopback, 8).then(Verdict::Drop));
+    all.extend(v4().map(|ip| frame().with(KIND, &IP).with(IP_SOURCE, &ip.octets()).then(Verdict::Accept)));
+    all.push(frame().without(KIND, &IP6).then(Verdict::Drop));
     let of_routers = [ROUTER_ADVERTISEMENT, REDIRECT, LISTENER_QUERY];
     all.extend(of_routers.map(|kind| icmp(six(), kind).then(Verdict::Drop)));
     let others = icmp(six(), NEIGHBOUR_ADVERTISEMENT);
-    all.push(v6.iter().fold(others, |rule, ip| rule.is_not(NEIGHBOUR, &ip.octets())).then(Verdict::Drop));
-    all.extend(v6.iter().map(|ip| six().is(IP6_SOURCE, &ip.octets()).then(Verdict::Accept)));
+    all.push(v6.iter().fold(others, |rule, ip| rule.without(NEIGHBOUR, &ip.octets())).then(Verdict::Drop));
+    all.extend(v6.iter().map(|ip| six().with(IP6_SOURCE, &ip.octets()).then(Verdict::Accept)));
     all.extend(
         v6.iter()
-            .map(|ip| icmp(no_address(), NEIGHBOUR_SOLICITATION).is(NEIGHBOUR, &ip.octets()).then(Verdict::Accept)),
+            .map(|ip| icmp(no_address(), NEIGHBOUR_SOLICITATION).with(NEIGHBOUR, &ip.octets()).then(Verdict::Accept)),
     );
     all.extend(LISTENER_REPORTS.map(|kind| icmp(no_address(), kind).then(Verdict::Accept)));
     all
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn rules_name_the_own_addresses_and_nothing_else() {
-        let ips = json!([{ "interface": 2, "address": "10.126.64.2/20" }, { "interface": 2, "address": "fd00::2/64" }]);
+        let ips = json!([{ "interface": 2, "address": "10.126.9.8/20" }, { "interface": 2, "address": "fd00::2/64" }]);
         let wire = Wire::of(&result(&ips)).unwrap();
         let all = of(&wire);
         // A sender, two of ARP, loopback, IPv4, no other protocol, three of routers, neighbours, two sources, two questions, two reports.
@@ -221,7 +221,7 @@ mod tests {
             all.filter(|rule| rule.contains(&value)).count()
         };
         assert_eq!(naming(&wire.mac), 3);
-        assert_eq!(naming(&[10, 126, 64, 2]), 2, "of ARP, and of IPv4");
+        assert_eq!(naming(&[10, 126, 9, 8]), 2, "of ARP, and of IPv4");
         for own in [link_local, "fd00::2".parse::<Ipv6Addr>().unwrap().octets()] {
             assert_eq!(naming(&own), 3, "{own:?}");
         }

@@ -18,7 +18,7 @@ const LONGEST_LEASE: u64 = 1 << 10;
 pub(super) enum By {
     /// The reference plugins, which need `iptables`.
     Plugins,
-    /// `builtin`, which needs nf_tables of the kernel.
+    /// `builtin`, which needs `nf_tables` of the kernel.
     Builtin,
 }
 

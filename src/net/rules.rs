@@ -1,4 +1,4 @@
-//! Rules of the kernel for packets, by nf_tables of `<linux/netfilter/nf_tables.h>`: whole tables of our own, made and removed in one
+//! Rules of the kernel for packets, by `nf_tables` of `<linux/netfilter/nf_tables.h>`: whole tables of our own, made and removed in one
 //! transaction. Never changes a rule in a table of others.
 //!
 //! A transaction is one message to the kernel, which takes all of it or nothing. Numbers in attributes are big-endian; values with
@@ -180,35 +180,35 @@ impl Rule {
     }
 
     /// It has this value.
-    pub(super) fn is(self, what: What, value: &[u8]) -> Rule {
+    pub(super) fn with(self, what: What, value: &[u8]) -> Rule {
         self.load(what, value.len()).compare(libc::NFT_CMP_EQ, value)
     }
 
     /// It has another value.
-    pub(super) fn is_not(self, what: What, value: &[u8]) -> Rule {
+    pub(super) fn without(self, what: What, value: &[u8]) -> Rule {
         self.load(what, value.len()).compare(libc::NFT_CMP_NEQ, value)
     }
 
     /// An address there is in this network.
-    pub(super) fn is_in(self, what: What, base: IpAddr, prefix: u8) -> Rule {
+    pub(super) fn within(self, what: What, base: IpAddr, prefix: u8) -> Rule {
         let (rule, value) = self.masked(what, base, prefix);
         rule.compare(libc::NFT_CMP_EQ, &value)
     }
 
     /// An address there is not in this network.
-    pub(super) fn is_not_in(self, what: What, base: IpAddr, prefix: u8) -> Rule {
+    pub(super) fn outside(self, what: What, base: IpAddr, prefix: u8) -> Rule {
         let (rule, value) = self.masked(what, base, prefix);
         rule.compare(libc::NFT_CMP_NEQ, &value)
     }
 
     /// It comes by, or leaves by, the interface of this name.
     pub(super) fn by(self, what: What, link: &str) -> Rule {
-        self.is(what, &name_of(link))
+        self.with(what, &name_of(link))
     }
 
     /// It leaves by another interface.
     pub(super) fn not_by(self, what: What, link: &str) -> Rule {
-        self.is_not(what, &name_of(link))
+        self.without(what, &name_of(link))
     }
 
     /// It belongs to a connection with one of these bits in its state (`ct state`).
@@ -222,7 +222,7 @@ impl Rule {
     }
 
     /// It is for an address of the machine.
-    pub(super) fn to_machine(self) -> Rule {
+    pub(super) fn local(self) -> Rule {
         // NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_DADDR.
         let rule = self.expression("fib", &[number(1, REGISTER), number(2, 3), number(3, 2)]);
         rule.compare(libc::NFT_CMP_EQ, &LOCAL.to_ne_bytes())
@@ -452,14 +452,14 @@ const fn header(family: u8, more: [u8; 2]) -> [u8; 4] {
 /// Length of that.
 pub(super) const HEADER: usize = 4;
 
-/// Whether an error says that the kernel has no nf_tables, or not this family of it: it has no such protocol; no such part of it, to
+/// Whether an error says that the kernel has no `nf_tables`, or not this family of it: it has no such protocol; no such part of it, to
 /// which it says one thing for a transaction and another one for a single message.
 fn is_unknown(error: &io::Error) -> bool {
     let unknown = [Errno::PROTONOSUPPORT, Errno::OPNOTSUPP, Errno::AFNOSUPPORT, Errno::INVAL];
     Errno::from_io_error(error).is_some_and(|error| unknown.contains(&error))
 }
 
-/// Whether the kernel has nf_tables.
+/// Whether the kernel has `nf_tables`.
 ///
 /// # Errors
 /// [`Error::Rules`] where it does not say.
@@ -557,7 +557,7 @@ impl Found {
     }
 }
 
-/// All chains of all tables. None where the kernel has no nf_tables.
+/// All chains of all tables. None where the kernel has no `nf_tables`.
 ///
 /// # Errors
 /// When the kernel does not list them.
@@ -585,7 +585,7 @@ mod tests {
         batch.replace(Family::V4, "t");
         let hook = Hook::Input;
         let chain = Chain { name: "c", is_nat: false, hook, priority: -1, policy: Verdict::Drop };
-        batch.chain(Family::V4, "t", &chain, &[Rule::new().is(What::Inner, &[6]).then(Verdict::Accept)]);
+        batch.chain(Family::V4, "t", &chain, &[Rule::new().with(What::Inner, &[6]).then(Verdict::Accept)]);
         batch
     }
 
@@ -628,7 +628,7 @@ mod tests {
         assert_eq!(of("127.0.0.0", 8), (1, vec![127]));
         assert_eq!(of("10.126.64.0", 20), (2, vec![10, 126, 64, 0]), "and a mask");
         assert_eq!(of("fd00::", 64), (1, vec![0xfd, 0, 0, 0, 0, 0, 0, 0]));
-        let Rule(all) = Rule::new().is_in(What::Network(12), "10.126.64.0".parse().unwrap(), 20);
+        let Rule(all) = Rule::new().within(What::Network(12), "10.126.64.0".parse().unwrap(), 20);
         let mask = format!("{:?}", all[1]);
         assert!(mask.contains("255, 255, 240, 0"), "{mask}");
     }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -52,7 +52,7 @@ pub const ATTACKS: &[Attack] = &[
         id: "c11",
         run: c11,
         inside: Some(c11_inside),
-        mutants: &[Mutant::new("c11"), Mutant::new("c11-masks")],
+        mutants: &[Mutant::new("c11"), Mutant::new("c11-masks"), Mutant::new("c11-null")],
         control: None,
     },
     Attack {
@@ -624,6 +624,12 @@ fn c11_inside(args: &[String], inside: &Inside) {
         let detach = [c_path.as_ptr() as u64, libc::MNT_DETACH as u64, 0, 0, 0, 0];
         if moved || (!admin && kernel::raw(libc::SYS_umount2, detach).is_ok()) {
             inside.breach(&format!("{path} can be taken away"));
+        }
+        // What covers it is the null device that everybody here has, with the mode that it has.
+        if std::fs::metadata(path).is_ok_and(|is| is.file_type().is_char_device())
+            && std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).is_ok()
+        {
+            inside.breach(&format!("the mode of what covers {path} can be changed"));
         }
     }
     let mut shared = vec![

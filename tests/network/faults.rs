@@ -243,7 +243,7 @@ fn g1_no_fault_of_a_network_leaves_anything() {
     no_fault_leaves_anything(By::Plugins, (10, 10), 250);
 }
 
-/// G1: the same where the kernel has no nf_tables, and iptables is called more often.
+/// G1: the same where the kernel has no `nf_tables`, and iptables is called more often.
 #[test]
 fn g1_without_nf_tables_no_fault_of_a_network_leaves_anything() {
     need_root!();

@@ -1,4 +1,4 @@
-//! The kernel as agentbin sees it in a test: one without nf_tables, and one that does not do what it is asked by netlink, by a filter of
+//! The kernel as agentbin sees it in a test: one without `nf_tables`, and one that does not do what it is asked by netlink, by a filter of
 //! system calls (`seccomp(2)`, `seccomp_unotify(2)`). Never changes what another program sees.
 
 use std::io;
@@ -34,7 +34,7 @@ fn install(filter: &mut [libc::sock_filter], flags: libc::c_ulong) -> io::Result
     i32::try_from(done).ok().filter(|done| *done >= 0).ok_or_else(io::Error::last_os_error)
 }
 
-/// What a kernel without nf_tables says to a call, if that is about them.
+/// What a kernel without `nf_tables` says to a call, if that is about them.
 pub fn without_tables(call: &Call) -> Option<Reply> {
     let is_of_tables = |kind: u16| i32::from(kind >> 8) == libc::NFNL_SUBSYS_NFTABLES;
     match call.messages().first()? {
@@ -47,7 +47,7 @@ pub fn without_tables(call: &Call) -> Option<Reply> {
     }
 }
 
-/// The program, and all processes of it that are agentbin, run on a kernel without nf_tables.
+/// The program, and all processes of it that are agentbin, run on a kernel without `nf_tables`.
 pub fn hide_tables(command: &mut Command) {
     let answers: Answers = Arc::new(Mutex::new(|call: &Call| without_tables(call).unwrap_or(Reply::Own)));
     answered(command, &answers);

@@ -24,7 +24,7 @@ pub const PLUGINS: &str = "/usr/lib/cni";
 pub enum By {
     /// The reference plugins.
     Plugins,
-    /// The same on a machine without nf_tables, where iptables is the older one.
+    /// The same on a machine without `nf_tables`, where iptables is the older one.
     PluginsAlone,
     /// agentbin itself, as no plugins are found.
     Builtin,
@@ -37,7 +37,7 @@ pub struct Site {
     has_ipv6: bool,
 }
 
-/// The programs of iptables for nf_tables, and those for the kernel's older tables; each file is all of them.
+/// The programs of iptables for `nf_tables`, and those for the kernel's older tables; each file is all of them.
 const IPTABLES: &str = "/usr/sbin/xtables-nft-multi";
 const OLDER_IPTABLES: &str = "/usr/sbin/xtables-legacy-multi";
 

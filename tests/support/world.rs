@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -59,7 +60,7 @@ pub struct World {
     prepare: Option<Prepare>,
 }
 
-type Prepare = Box<dyn Fn(&mut Command) + Send + Sync>;
+type Prepare = Box<dyn Fn(&mut Command) + Send + Sync + RefUnwindSafe + UnwindSafe>;
 
 struct Before {
     network_namespaces: BTreeSet<PathBuf>,
@@ -107,7 +108,7 @@ impl World {
     }
 
     /// Does this to each program before it is started, from now on.
-    pub fn prepare(&mut self, how: impl Fn(&mut Command) + Send + Sync + 'static) {
+    pub fn prepare(&mut self, how: impl Fn(&mut Command) + Send + Sync + RefUnwindSafe + UnwindSafe + 'static) {
         self.prepare = Some(Box::new(how));
     }
 
