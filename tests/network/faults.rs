@@ -1,8 +1,8 @@
 //! Nothing leaks (row G1): each program that a network is made and removed by fails, dies, hangs, loses its answer, or outlives its
 //! run; so does each request to the kernel, or whoever makes it is killed; and afterwards the machine is as before.
 //!
-//! The default draws a few of the points, which `AGENTBIN_SEED` repeats; `AGENTBIN_FULL=1` takes each of them, alone and beside
-//! another allocation on the bridge.
+//! The default draws a few of the points, which `AGENTBIN_SEED` repeats; `AGENTBIN_FULL=1` takes each of them but for most of the calls
+//! that hang, and beside another allocation on the bridge each request and a part of the calls.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -24,6 +24,9 @@ const FAULTS: [&str; 9] =
 const HANGS: usize = 7;
 /// What becomes of one request by netlink: the kernel does not take it, its answer gets lost, or who makes it is killed.
 const STEPS: [&str; 4] = ["fails", "lost", "dies", "dies-after"];
+/// In a full run, each so many-th call hangs, as each costs up to a minute; and beside another allocation, each so many-th fails.
+const HANGING: usize = 8;
+const BESIDE: usize = 4;
 /// Points of the default: other calls, hanging ones, and requests.
 const SLICE: (usize, usize, usize) = (8, 1, 12);
 
@@ -265,14 +268,17 @@ fn no_fault_leaves_anything(by: By, least: (usize, usize), least_points: usize) 
     assert!(calls > least.0 && steps > least.1, "{calls} calls, {steps} requests");
     if std::env::var("AGENTBIN_FULL").is_ok_and(|full| full == "1") {
         let mut points = 0;
-        let mut every = |before: &BTreeSet<String>, calls: usize, steps: usize| {
-            let of_calls = (1..=calls).flat_map(|nth| FAULTS.map(|fault| Point::Call(nth, fault)));
+        let mut every = |before: &BTreeSet<String>, calls: usize, steps: usize, of_calls: usize| {
+            let of_calls =
+                (1..=calls).step_by(of_calls).flat_map(|nth| FAULTS[..HANGS].iter().map(move |fault| (nth, *fault)));
+            let hanging =
+                (1..=calls).step_by(HANGING).flat_map(|nth| FAULTS[HANGS..].iter().map(move |fault| (nth, *fault)));
             let of_steps = (1..=steps).flat_map(|nth| STEPS.map(|fault| Point::Step(nth, fault)));
-            for point in of_calls.chain(of_steps) {
+            for point in of_calls.chain(hanging).map(|(nth, fault)| Point::Call(nth, fault)).chain(of_steps) {
                 points += usize::from(faulty.point(point, before));
             }
         };
-        every(&before, calls, steps);
+        every(&before, calls, steps, 1);
         let other = World::new();
         let text = job("batch", &[group("other", "raw_exec", "mode = \"bridge\"", "echo up; sleep 1000")]);
         let file = other.file("other.nomad.hcl", &text);
@@ -285,7 +291,7 @@ fn no_fault_leaves_anything(by: By, least: (usize, usize), least_points: usize) 
         wait_for_text(&others.stdout, "up");
         let beside = faulty.site.state();
         let (_, calls, steps) = faulty.run(Point::Nothing);
-        every(&beside, calls, steps);
+        every(&beside, calls, steps, BESIDE);
         signal(&others.child, "INT");
         others.finish();
         assert!(points >= least_points, "{points} points");
