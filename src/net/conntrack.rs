@@ -137,7 +137,7 @@ fn forget_of(family: i32, stale: &Stale<'_>, deadline: Instant) -> io::Result<()
     let (list, change) = (Socket::open(Some(NETFILTER))?, Socket::open(Some(NETFILTER))?);
     let mut header = [0; HEADER];
     header[0] = family as u8;
-    list.list(GET, &header, &mut |message| {
+    let forgotten = list.list(GET, &header, &mut |message| {
         if Instant::now() > deadline {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the kernel's list of connections does not end"));
         }
@@ -151,7 +151,10 @@ fn forget_of(family: i32, stale: &Stale<'_>, deadline: Instant) -> io::Result<()
         let named: Vec<DefaultNla> = [bytes(ORIGINAL | NESTED, tuple)].into_iter().chain(rest).collect();
         // It may have ended meanwhile.
         unless(Errno::NOENT, change.ask(DELETE, 0, &header, &named))
-    })
+    });
+    list.close_later();
+    change.close_later();
+    forgotten
 }
 
 #[cfg(test)]

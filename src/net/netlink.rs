@@ -1,7 +1,9 @@
 //! Requests to the kernel by `netlink(7)`, and what it answers. Never knows what a request is about.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use netlink_packet_core::{
     DefaultNla, Emitable as _, ErrorBuffer, ErrorMessage, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkBuffer,
@@ -27,6 +29,16 @@ const USUAL_ROOM: usize = 64 << 10;
 /// Whether an attribute contains attributes.
 pub(super) const NESTED: u16 = 1 << 15;
 
+/// After this time nobody waits any more who closes one of these.
+const FREED: Duration = Duration::from_secs(1);
+/// Most of them of one thread.
+const MOST_LATER: usize = 16;
+
+thread_local! {
+    /// Connections that are closed when others join them later, or the thread ends.
+    static CLOSED_LATER: RefCell<Vec<(Instant, OwnedFd)>> = const { RefCell::new(Vec::new()) };
+}
+
 /// A connection to a part of the kernel, as it is in this thread's network namespace.
 #[derive(Debug)]
 pub(super) struct Socket(OwnedFd);
@@ -41,6 +53,18 @@ impl Socket {
     /// Opens a connection; `None` is `NETLINK_ROUTE`, the protocol of a socket that names none.
     pub(super) fn open(protocol: Option<Protocol>) -> io::Result<Socket> {
         Ok(Socket(socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?))
+    }
+
+    /// Closes it in a moment. Whoever closes a connection to netfilter waits until the kernel has freed all that was changed there, for
+    /// 15 ms after each change of rules.
+    pub(super) fn close_later(self) {
+        CLOSED_LATER.with_borrow_mut(|all| {
+            all.retain(|(since, _)| since.elapsed() < FREED);
+            if all.len() == MOST_LATER {
+                all.remove(0);
+            }
+            all.push((Instant::now(), self.0));
+        });
     }
 
     /// Sends one request, and reads whether the kernel has done it.

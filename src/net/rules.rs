@@ -412,8 +412,13 @@ impl Batch {
             return Ok(());
         }
         let all = self.bytes(is_meant);
-        let done = Socket::open(Some(NETFILTER)).map_err(|error| (0, error));
-        done.and_then(|socket| socket.change(&all)).map_err(|(number, source)| {
+        let socket = Socket::open(Some(NETFILTER)).map_err(|error| (0, error));
+        let done = socket.and_then(|socket| {
+            let done = socket.change(&all);
+            socket.close_later();
+            done
+        });
+        done.map_err(|(number, source)| {
             let named = usize::try_from(number).ok().and_then(|number| self.messages.get(number.checked_sub(1)?));
             let what = named.map_or_else(|| "change the rules".to_owned(), |(message, _)| message.what.clone());
             Error::Rules { what, source }
