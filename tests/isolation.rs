@@ -422,8 +422,8 @@ fn j06_nothing_survives_a_stop() {
             let path = if driver.name() == "exec" { in_task() } else { program().to_str().unwrap().to_owned() };
             let task = world.task(&path, &[INSIDE, "survivors", &mark]);
             world.start_and_wait_for(driver, &task, "ready").await;
-            let before = marked(&mark).len();
-            assert!(before >= 10, "only {before} survivors of {}", driver.name());
+            // One is another process by the time that it is looked at.
+            eventually("all ten are there", || marked(&mark).len() >= 10).await;
             world.end(driver, &task).await;
             assert_eq!(marked(&mark), Vec::<i32>::new(), "{} left processes", driver.name());
         }
