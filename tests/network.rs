@@ -12,6 +12,8 @@ mod doctor;
 mod engine;
 #[path = "network/faults.rs"]
 mod faults;
+#[path = "network/firewalls.rs"]
+mod firewalls;
 #[path = "network/guard.rs"]
 mod guard;
 #[path = "network/ipv6.rs"]

@@ -169,6 +169,9 @@ impl Site {
         all.extend(links.as_array().unwrap().iter().map(name));
         all.extend(ip("-o address").lines().map(|line| format!("address {}", line.split_once(' ').unwrap().1)));
         all.extend(ip("route show table all").lines().map(|line| format!("route {line}")));
+        // What bridges know of who is behind which port; what they have learnt goes by itself.
+        let known = done("bridge", &["fdb", "show"]);
+        all.extend(known.lines().filter(|line| line.contains("permanent")).map(|line| format!("fdb {line}")));
         let mut table = String::new();
         for line in (done("iptables-save", &[]) + &done("ip6tables-save", &[])).lines() {
             if let Some(name) = line.strip_prefix('*') {
