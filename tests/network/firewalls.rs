@@ -11,12 +11,12 @@ use crate::site::{By, HOST, Site, done, group, job};
 use crate::world::{need_root, seconds, wait_for_text, wait_for_times};
 
 /// The daemon, in the namespaces of this thread.
-struct Firewalld {
+pub struct Firewalld {
     processes: Vec<Child>,
 }
 
 impl Firewalld {
-    fn start() -> Firewalld {
+    pub fn start() -> Firewalld {
         // Where it logs.
         mount(Some("log"), "/var/log", Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
         std::fs::create_dir("/run/dbus").unwrap();
@@ -28,6 +28,12 @@ impl Firewalld {
             Command::new("firewall-cmd").arg("--state").output().is_ok_and(|out| out.status.success())
         });
         all
+    }
+
+    /// Does what doctor says: until it loads its rules anew, it forwards what comes from the bridge.
+    #[expect(clippy::unused_self, reason = "there is one to ask")]
+    pub fn trust(&self) {
+        done("firewall-cmd", &["--zone=trusted", "--add-interface=agentbin"]);
     }
 
     fn spawn(&mut self, program: &str, words: &[&str]) {
@@ -57,14 +63,19 @@ impl Drop for Firewalld {
     }
 }
 
+/// An engine that makes a bridge and rules as where it is the machine's own.
+pub fn engine() -> TestEngine {
+    TestEngine::with(&["--bridge=", "--iptables=true", "--bip=10.98.7.1/24"]).unwrap()
+}
+
 /// G1: doctor says that firewalld keeps packets of the bridge from being forwarded, and its fix lets them through; rules that either
 /// makes anew take none of ours, and ours none of theirs.
 #[test]
 fn g1_beside_firewalld_and_docker() {
     need_root!();
     let site = Site::made(By::Builtin);
-    let _firewalld = Firewalld::start();
-    let engine = TestEngine::with(&["--bridge=", "--iptables=true", "--bip=10.98.7.1/24"]).unwrap();
+    let firewalld = Firewalld::start();
+    let engine = engine();
     let before = site.state();
     assert!(before.iter().any(|line| line.contains("\"firewalld\"")), "{before:#?}");
     assert!(before.iter().any(|line| line.contains("DOCKER")), "{before:#?}");
@@ -81,9 +92,7 @@ fn g1_beside_firewalld_and_docker() {
     // It lets through what comes by a mapped port.
     let url = format!("http://{HOST}:18080/index.html");
     assert_eq!(asked_from_outside(&url), "pong\n");
-    // The fix, until firewalld is restarted.
-    let trust = |how: &str| done("firewall-cmd", &["--zone=trusted", &format!("--{how}-interface=agentbin")]);
-    trust("add");
+    firewalld.trust();
     wait_for_text(&run.stdout, "goes");
     done("firewall-cmd", &["--reload"]);
     engine.crash_and_restart();

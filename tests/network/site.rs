@@ -110,17 +110,21 @@ impl Site {
         if has_ipv6 {
             add_ipv6();
         }
-        // The chains that the reference plugin for ports leaves empty, for all that use it.
         let mut world = World::new();
         if by == By::PluginsAlone {
             world.prepare(hide_tables);
         }
         let site = Site { world, by, has_ipv6 };
-        let six = if has_ipv6 { "port \"six\" { host_network = \"six\" }" } else { "" };
-        let ports = format!("mode = \"bridge\"\nport \"p\" {{}}\n{six}");
-        let out = site.run(&job("batch", &[group("first", "raw_exec", &ports, "true")]), &[]);
-        assert_eq!(out.status, 0, "{out:?}");
+        site.settle();
         site
+    }
+
+    /// Makes the chains that the reference plugin for ports leaves empty, for all that use it.
+    pub fn settle(&self) {
+        let six = if self.has_ipv6 { "port \"six\" { host_network = \"six\" }" } else { "" };
+        let ports = format!("mode = \"bridge\"\nport \"p\" {{}}\n{six}");
+        let out = self.run(&job("batch", &[group("first", "raw_exec", &ports, "true")]), &[]);
+        assert_eq!(out.status, 0, "{out:?}");
     }
 
     /// The arguments of a run that connects its allocations this way.
