@@ -285,7 +285,7 @@ fn no_fault_leaves_anything(by: By, least: (usize, usize), least_points: usize) 
             let hanging =
                 (1..=calls).step_by(HANGING).flat_map(|nth| FAULTS[HANGS..].iter().map(move |fault| (nth, *fault)));
             let of_steps = (1..=steps).flat_map(|nth| STEPS.map(|fault| Point::Step(nth, fault)));
-            for point in of_calls.chain(hanging).map(|(nth, fault)| Point::Call(nth, fault)).chain(of_steps) {
+            for point in of_steps.chain(of_calls.chain(hanging).map(|(nth, fault)| Point::Call(nth, fault))) {
                 points += usize::from(faulty.point(point, before));
             }
         };
