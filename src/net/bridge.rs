@@ -3,8 +3,8 @@
 //! The reference plugins connect each allocation and map its ports; where they are not installed, `builtin` does. Rules that are the
 //! same for all allocations are in a table of our own, once: packets leave with the host's address, and do not reach the host's
 //! loopback. Where rules of iptables drop forwarded packets, a chain of ours accepts those of the bridge. Where the kernel has no
-//! `nf_tables`, for which the plugins do not ask, all of them are in chains of iptables. Bridge and rules are removed with the last allocation. Rules for a
-//! single allocation are in `guard`, and in `builtin` those of its ports.
+//! `nf_tables`, for which the plugins do not ask, all of them are in chains of iptables. Bridge and rules are removed with the last
+//! allocation. Rules for a single allocation are in `guard`, and in `builtin` those of its ports.
 
 use std::fs;
 use std::io;
@@ -74,8 +74,8 @@ impl Tables {
         iptables(self.iptables).and_then(|_| iptables(self.restore)).map(drop)
     }
 
-    /// The file that says that the chain for forwarded packets may exist beside the rules of `nf_tables`. The chain itself is not asked for: a
-    /// question that fails would be taken for a no, and the chain would stay.
+    /// The file that says that the chain for forwarded packets may exist beside the rules of `nf_tables`. The chain itself is not asked
+    /// for: a question that fails would be taken for a no, and the chain would stay.
     fn accepts(self, run_dir: &Path) -> PathBuf {
         run_dir.join("lock").join(self.accepts)
     }

@@ -152,12 +152,13 @@ pub(super) fn lack() -> Option<(String, &'static str)> {
     let wire = Wire { link: "lo".to_owned(), mac: [2, 0, 0, 0, 0, 0], addresses: vec![Ipv4Addr::LOCALHOST.into()] };
     let mut batch = Batch::new();
     make(&mut batch, "agentbin-doctor", &wire);
+    let error = batch.check().err()?;
     let fix = if rules::are_there().is_ok_and(|are_there| !are_there) {
         "the module nf_tables (CONFIG_NF_TABLES, CONFIG_NF_TABLES_NETDEV and CONFIG_NETFILTER_INGRESS)"
     } else {
         "a kernel with CONFIG_NF_TABLES_NETDEV and CONFIG_NETFILTER_INGRESS"
     };
-    batch.check().err().map(|error| (error.with_cause(), fix))
+    Some((error.with_cause(), fix))
 }
 
 #[cfg(test)]

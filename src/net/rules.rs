@@ -211,7 +211,7 @@ impl Rule {
         self.without(what, &name_of(link))
     }
 
-    /// It belongs to a connection with one of these bits in its state (`ct state`).
+    /// It belongs to no connection with one of these bits in its state (`ct state`).
     pub(super) fn without_state(self, bits: u32) -> Rule {
         self.connection(libc::NFT_CT_STATE, bits).compare(libc::NFT_CMP_EQ, &0_u32.to_ne_bytes())
     }
